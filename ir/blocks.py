@@ -58,7 +58,7 @@ class BlockType:
         """Bytes of a row of `columns` numbers."""
         if columns % self.elements:
             raise VerifyError(
-                f"{self.name}: expected rows of whole blocks of {self.elements}, got {columns} columns"
+                f"{self.name}: expected rows of whole blocks of {self.elements}, got {columns} long"
             )
         return columns // self.elements * self.bytes
 
