@@ -1,0 +1,252 @@
+"""Attention: as captured, and over pages of a KV state.
+
+A KV state has the logical type ``dtype[layers, 2, slots, kv_heads, head_dim]``; index 1 of the second axis
+is V. slot = page * page_size + offset. Its physical layout belongs to the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..dim import as_dim, dim
+from ..op import Array, Cost, Op, expect
+from ..types import TensorType
+from .rope import rotate
+
+
+def attend(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    visible: np.ndarray,
+    scale: float,
+    softcap: float | None,
+    sinks: np.ndarray | None,
+) -> np.ndarray:
+    """One sequence in f64. q [Tq, H, D], k, v [Tk, KVH, D], visible [Tq, Tk] -> f32 [Tq, H, D].
+
+    ``softcap`` bounds scores by softcap * tanh(score / softcap) (Gemma 2); ``sinks`` [H] are logits that
+    join the softmax and carry no value (gpt-oss).
+    """
+    groups = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(x.astype(np.float64), groups, axis=1) for x in (k, v))
+    scores = np.einsum("qhd,khd->hqk", q.astype(np.float64), k) * scale
+    if softcap is not None:
+        scores = softcap * np.tanh(scores / softcap)
+    scores = np.where(visible[None], scores, -np.inf)
+    top = np.max(scores, -1, keepdims=True)
+    if sinks is not None:
+        top = np.maximum(top, sinks.astype(np.float64)[:, None, None])
+    weights = np.exp(scores - top)
+    total = np.sum(weights, -1, keepdims=True)
+    if sinks is not None:
+        total = total + np.exp(sinks.astype(np.float64)[:, None, None] - top)
+    return np.einsum("hqk,khd->qhd", weights / total, v).astype(np.float32)
+
+
+def visible_keys(
+    query_positions: np.ndarray, num_keys: int, causal: bool, window: int | None
+) -> np.ndarray:
+    """[Tq, Tk] truth: key j is seen by the query at position p if j <= p and j > p - window."""
+    q, k = query_positions[:, None], np.arange(num_keys)[None, :]
+    seen = np.ones((len(query_positions), num_keys), bool)
+    if causal:
+        seen &= k <= q
+    return seen & (k > q - window) if window is not None else seen
+
+
+@dataclass(frozen=True)
+class Attention(Op):
+    """As captured: (q [B, H, T, D], k [B, KVH, T, D], v, [sinks [H]]) -> [B, T, H, D], all tokens of one call."""
+
+    scale: float
+    causal: bool = True
+    window: int | None = None
+    softcap: float | None = None
+    has_sinks: bool = False
+    name: ClassVar[str] = "attention"
+
+    def infer(
+        self, q: TensorType, k: TensorType, v: TensorType, *sinks: TensorType
+    ) -> tuple[TensorType, ...]:
+        good = (
+            q.rank == k.rank == v.rank == 4
+            and q.shape[3] == k.shape[3]
+            and k.shape[:3] == v.shape[:3]
+        )
+        expect(
+            good, f"attention: expected q [B, H, T, D] and k, v [B, KVH, T, D], got {q}, {k}, {v}"
+        )
+        expect(len(sinks) == self.has_sinks, f"attention: got {len(sinks)} sink operands")
+        batch, heads, tokens, _ = q.shape
+        return (q.with_shape(batch, tokens, heads, v.shape[3]),)
+
+    def reference(self, q: Array, k: Array, v: Array, *sinks: Array) -> Array:
+        seen = visible_keys(np.arange(q.shape[2]), k.shape[2], self.causal, self.window)
+        rows = [
+            attend(
+                *(np.swapaxes(x[b], 0, 1) for x in (q, k, v)),
+                seen,
+                self.scale,
+                self.softcap,
+                sinks[0] if sinks else None,
+            )
+            for b in range(q.shape[0])
+        ]
+        return np.stack(rows)
+
+    def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
+        q, k, *_ = inputs
+        moved = sum((t.bytes for t in (*inputs, *outputs)), start=0)
+        return Cost(as_dim(4 * q.size * k.shape[2]), as_dim(moved))
+
+
+def _store(
+    state: np.ndarray, layer: int, k: np.ndarray, v: np.ndarray, slots: np.ndarray
+) -> np.ndarray:
+    state = state.copy()
+    state[layer, 0, slots] = k
+    state[layer, 1, slots] = v
+    return state
+
+
+@dataclass(frozen=True)
+class WriteKv(Op):
+    """(state, k [T, KVH, D], v [T, KVH, D], slots i32[T]) -> state with those slots of ``layer`` replaced."""
+
+    layer: int
+    name: ClassVar[str] = "write_kv"
+
+    def infer(
+        self, state: TensorType, k: TensorType, v: TensorType, slots: TensorType
+    ) -> tuple[TensorType, ...]:
+        good = (
+            state.rank == 5
+            and k == v
+            and k.shape[1:] == state.shape[3:]
+            and slots.shape == k.shape[:1]
+        )
+        expect(
+            good, f"write_kv: expected k, v [T, KVH, D] for {state}, got {k}, {v}, slots {slots}"
+        )
+        return (state,)
+
+    def reference(self, state: Array, k: Array, v: Array, slots: Array) -> Array:
+        return _store(state, self.layer, k, v, slots)
+
+
+@dataclass(frozen=True)
+class RopeWriteKv(Op):
+    """(qkv f32[T, (H + 2 KVH) D], cos [T, R], sin [T, R], state, slots) -> (q f32[T, H, D], state').
+
+    Splits the fused projection, rotates q and k, and writes k and v at ``slots`` of ``layer``.
+    """
+
+    heads: int
+    layer: int
+    interleaved: bool = False
+    name: ClassVar[str] = "rope_write_kv"
+
+    def infer(
+        self,
+        qkv: TensorType,
+        cos: TensorType,
+        sin: TensorType,
+        state: TensorType,
+        slots: TensorType,
+    ) -> tuple[TensorType, ...]:
+        expect(
+            state.rank == 5 and qkv.rank == 2,
+            f"rope_write_kv: expected qkv [T, N], got {qkv}, {state}",
+        )
+        kv_heads, head_dim = state.shape[3:]
+        width = as_dim((self.heads + 2 * kv_heads) * head_dim)
+        good = (
+            qkv.shape[1] == width and cos == sin and cos.shape[0] == slots.shape[0] == qkv.shape[0]
+        )
+        expect(good, f"rope_write_kv: expected qkv [T, {width}], got {qkv}, {cos}, {sin}, {slots}")
+        return (qkv.with_shape(qkv.shape[0], self.heads, head_dim), state)
+
+    def reference(
+        self, qkv: Array, cos: Array, sin: Array, state: Array, slots: Array
+    ) -> tuple[Array, ...]:
+        kv_heads, head_dim = state.shape[3:]
+        heads = qkv.reshape(len(qkv), -1, head_dim)
+        q, k, v = np.split(heads, [self.heads, self.heads + kv_heads], axis=1)
+        q, k = (rotate(x, cos, sin, self.interleaved) for x in (q, k))
+        return q, _store(state, self.layer, k, v, slots)
+
+
+@dataclass(frozen=True)
+class PagedAttention(Op):
+    """(q [T, H, D], state, query_start i32[S+1], seq_lens i32[S], page_table i32[S, P], [sinks]) -> [T, H, D].
+
+    Rows query_start[s] up to query_start[s+1] are the last ones of sequence s, which has seq_lens[s] keys
+    in its pages. Causal. Rows past query_start[S] are padding and give zeros.
+    """
+
+    layer: int
+    scale: float
+    page_size: int
+    window: int | None = None
+    softcap: float | None = None
+    has_sinks: bool = False
+    name: ClassVar[str] = "paged_attention"
+
+    def infer(
+        self,
+        q: TensorType,
+        state: TensorType,
+        query_start: TensorType,
+        seq_lens: TensorType,
+        page_table: TensorType,
+        *sinks: TensorType,
+    ) -> tuple[TensorType, ...]:
+        good = q.rank == 3 and state.rank == 5 and q.shape[2] == state.shape[4]
+        expect(good, f"paged_attention: expected q [T, H, D] for the state, got {q} and {state}")
+        good = (
+            page_table.rank == 2
+            and page_table.shape[:1] == seq_lens.shape
+            and query_start.rank == 1
+        )
+        expect(good, f"paged_attention: got {query_start}, {seq_lens}, {page_table}")
+        expect(len(sinks) == self.has_sinks, f"paged_attention: got {len(sinks)} sink operands")
+        return (q,)
+
+    def reference(
+        self,
+        q: Array,
+        state: Array,
+        query_start: Array,
+        seq_lens: Array,
+        page_table: Array,
+        *sinks: Array,
+    ) -> Array:
+        result = np.zeros_like(q)
+        for s, length in enumerate(seq_lens):
+            rows = slice(int(query_start[s]), int(query_start[s + 1]))
+            keys = np.arange(length)
+            slots = page_table[s][keys // self.page_size] * self.page_size + keys % self.page_size
+            positions = np.arange(length - (rows.stop - rows.start), length)
+            seen = visible_keys(positions, int(length), True, self.window)
+            k, v = state[self.layer, 0, slots], state[self.layer, 1, slots]
+            if rows.stop > rows.start:
+                sink = sinks[0] if sinks else None
+                result[rows] = attend(q[rows], k, v, seen, self.scale, self.softcap, sink)
+        return result
+
+    def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
+        """Keys seen per query are bounded by the page table's width."""
+        q, state, _, _, page_table, *_ = inputs
+        keys = page_table.shape[1] * self.page_size
+        row = state.shape[3] * state.shape[4] * 2 * int(state.dtype.bits // 8)
+        moved = q.bytes + outputs[0].bytes + page_table.shape[0] * keys * row
+        return Cost(as_dim(4 * q.size * keys), as_dim(moved))
+
+
+SLOTS = dim("kv_slots")
+"""Slots of a KV state: pages times page size, known when the artifact is loaded."""

@@ -1,0 +1,124 @@
+"""Matrix products: plain, with a weight [N, K] of any dtype, and fused forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..blocks import BlockArray
+from ..dim import as_dim
+from ..dtype import F32
+from ..op import Array, Cost, Op, expect
+from ..types import TensorType, broadcast_shapes
+from .elementwise import ACTIVATIONS
+
+
+def dense(weight: Array) -> np.ndarray:
+    """The weight as f32 values, whatever its dtype."""
+    return weight.dequantize() if isinstance(weight, BlockArray) else np.asarray(weight, np.float32)
+
+
+def _product_cost(inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
+    """2 M N K operations; every operand moved once."""
+    rows = as_dim(inputs[0].size / inputs[0].shape[-1])
+    moved = sum((t.bytes for t in (*inputs, *outputs)), start=0)
+    return Cost(as_dim(2 * rows * inputs[1].size), as_dim(moved))
+
+
+@dataclass(frozen=True)
+class MatMul(Op):
+    """(a[..., M, K], b[..., K, N]) -> [..., M, N], leading dims broadcast."""
+
+    name: ClassVar[str] = "matmul"
+
+    def infer(self, a: TensorType, b: TensorType) -> tuple[TensorType, ...]:
+        good = a.rank >= 2 and b.rank >= 2 and a.shape[-1] == b.shape[-2] and a.dtype == b.dtype
+        expect(good, f"matmul: expected [..., M, K] and [..., K, N] of one dtype, got {a} and {b}")
+        lead = broadcast_shapes("matmul", a.shape[:-2], b.shape[:-2])
+        return (a.with_shape(*lead, a.shape[-2], b.shape[-1]),)
+
+    def reference(self, a: Array, b: Array) -> Array:
+        return np.matmul(a, b)
+
+    def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
+        moved = sum((t.bytes for t in (*inputs, *outputs)), start=0)
+        return Cost(as_dim(2 * outputs[0].size * inputs[0].shape[-1]), as_dim(moved))
+
+
+@dataclass(frozen=True)
+class Linear(Op):
+    """(x f32[..., K], w[N, K], [bias f32[N]], [residual f32[..., N]]) -> f32[..., N].
+
+    y = activation(x w^T + bias) + residual, accumulated in f32. ``w`` may have any float dtype,
+    block types included. ``has_bias`` and ``has_residual`` say which optional operands follow.
+    """
+
+    has_bias: bool = False
+    has_residual: bool = False
+    activation: str | None = None
+    name: ClassVar[str] = "linear"
+
+    def infer(self, x: TensorType, w: TensorType, *rest: TensorType) -> tuple[TensorType, ...]:
+        good = w.rank == 2 and x.shape[-1:] == w.shape[1:] and x.dtype == F32 and w.dtype.is_float
+        expect(good, f"linear: expected x f32[..., K] and w [N, K], got {x} and {w}")
+        expect(
+            len(rest) == self.has_bias + self.has_residual,
+            f"linear: got {len(rest)} optional operands",
+        )
+        expect(
+            self.activation is None or self.activation in ACTIVATIONS, f"linear: {self.activation}?"
+        )
+        result = x.with_shape(*x.shape[:-1], w.shape[0])
+        if self.has_bias:
+            expect(
+                rest[0].shape == w.shape[:1],
+                f"linear: expected a bias [{w.shape[0]}], got {rest[0]}",
+            )
+        if self.has_residual:
+            expect(rest[-1] == result, f"linear: expected a residual {result}, got {rest[-1]}")
+        return (result,)
+
+    def reference(self, x: Array, w: Array, *rest: Array) -> Array:
+        y = np.matmul(x, dense(w).T)
+        if self.has_bias:
+            y = y + rest[0]
+        if self.activation:
+            y = ACTIVATIONS[self.activation](y)
+        return np.asarray(y + rest[-1] if self.has_residual else y, np.float32)
+
+    def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
+        return _product_cost(inputs, outputs)
+
+
+@dataclass(frozen=True)
+class GatedLinear(Op):
+    """(x f32[..., K], w[2N, K]) -> f32[..., N]: activation(x wg^T) * (x wu^T), w = concat(wg, wu).
+
+    The gated MLP's first half (GLU Variants Improve Transformer, Shazeer 2020).
+    """
+
+    activation: str
+    name: ClassVar[str] = "gated_linear"
+
+    def infer(self, x: TensorType, w: TensorType) -> tuple[TensorType, ...]:
+        good = w.rank == 2 and x.shape[-1:] == w.shape[1:] and x.dtype == F32 and w.dtype.is_float
+        expect(good, f"gated_linear: expected x f32[..., K] and w [2N, K], got {x} and {w}")
+        rows = w.shape[0]
+        expect(
+            isinstance(rows, int) and rows % 2 == 0,
+            f"gated_linear: expected an even row count, got {w}",
+        )
+        expect(
+            self.activation in ACTIVATIONS, f"gated_linear: unknown activation {self.activation!r}"
+        )
+        return (x.with_shape(*x.shape[:-1], as_dim(rows // 2)),)
+
+    def reference(self, x: Array, w: Array) -> Array:
+        gate, up = np.split(np.matmul(x, dense(w).T), 2, axis=-1)
+        return np.asarray(ACTIVATIONS[self.activation](gate) * up, np.float32)
+
+    def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
+        return _product_cost(inputs, outputs)

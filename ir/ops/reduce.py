@@ -1,0 +1,89 @@
+"""Reductions along one axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ..dtype import I32
+from ..op import Array, Op, expect
+from ..types import TensorType
+
+
+@dataclass(frozen=True)
+class Reduce(Op):
+    """Base: reduce ``axis``; it stays as 1 with ``keepdim``."""
+
+    axis: int = -1
+    keepdim: bool = False
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        expect(
+            -x.rank <= self.axis < x.rank, f"{self.name}: expected an axis of {x}, got {self.axis}"
+        )
+        axis = self.axis % x.rank
+        middle = (1,) if self.keepdim else ()
+        return (x.with_shape(*x.shape[:axis], *middle, *x.shape[axis + 1 :]),)
+
+
+@dataclass(frozen=True)
+class Sum(Reduce):
+    """Sum, accumulated in f64 for floats."""
+
+    name: ClassVar[str] = "sum"
+
+    def reference(self, x: Array) -> Array:
+        wide = np.float64 if np.issubdtype(x.dtype, np.floating) else x.dtype
+        return np.sum(x, self.axis, dtype=wide, keepdims=self.keepdim).astype(x.dtype)
+
+
+@dataclass(frozen=True)
+class Mean(Reduce):
+    """Arithmetic mean, accumulated in f64."""
+
+    name: ClassVar[str] = "mean"
+
+    def reference(self, x: Array) -> Array:
+        return np.mean(x, self.axis, dtype=np.float64, keepdims=self.keepdim).astype(x.dtype)
+
+
+@dataclass(frozen=True)
+class Max(Reduce):
+    """Largest element; NaN wins."""
+
+    name: ClassVar[str] = "max"
+
+    def reference(self, x: Array) -> Array:
+        return np.max(x, self.axis, keepdims=self.keepdim)
+
+
+@dataclass(frozen=True)
+class Argmax(Reduce):
+    """Index of the largest element; of equal ones the lowest index."""
+
+    name: ClassVar[str] = "argmax"
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        (result,) = super().infer(x)
+        return (result.with_dtype(I32),)
+
+    def reference(self, x: Array) -> Array:
+        return np.argmax(x, self.axis, keepdims=self.keepdim).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Softmax(Op):
+    """e^(x - max) / sum, along ``axis``."""
+
+    axis: int = -1
+    name: ClassVar[str] = "softmax"
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        expect(-x.rank <= self.axis < x.rank, f"softmax: expected an axis of {x}, got {self.axis}")
+        return (x,)
+
+    def reference(self, x: Array) -> Array:
+        wide = np.exp(x.astype(np.float64) - np.max(x, self.axis, keepdims=True))
+        return (wide / np.sum(wide, self.axis, keepdims=True)).astype(x.dtype)

@@ -1,0 +1,65 @@
+"""The type of a value: element type and logical shape. Physical layout is a target's decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import VerifyError
+from .dim import Dim, as_dim, concrete, dim_text, prod, substitute
+from .dtype import DType
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """``TensorType(F32, (dim("tokens"), 576))`` prints as ``f32[tokens, 576]``."""
+
+    dtype: DType
+    shape: tuple[Dim, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(as_dim(d) for d in self.shape))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(dim_text(d) for d in self.shape)}]"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> Dim:
+        """Bytes of the values; block types count whole blocks along the last dim."""
+        if not self.dtype.is_block:
+            return as_dim(self.size * int(self.dtype.bits // 8))
+        return as_dim(self.size // self.dtype.block * self.dtype.block_bytes)
+
+    def with_shape(self, *shape: Dim) -> TensorType:
+        return TensorType(self.dtype, shape)
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(dtype, self.shape)
+
+    def substitute(self, sizes: Mapping[str, Dim]) -> TensorType:
+        return TensorType(self.dtype, tuple(substitute(d, sizes) for d in self.shape))
+
+    def concrete(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(concrete(d, sizes) for d in self.shape)
+
+
+def broadcast_shapes(where: str, *shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """NumPy's broadcasting over symbolic dims: equal, or one of them 1."""
+    rank = max(len(s) for s in shapes)
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    return tuple(_broadcast_dims(where, dims) for dims in zip(*padded, strict=True))
+
+
+def _broadcast_dims(where: str, dims: tuple[Dim, ...]) -> Dim:
+    wide = {d for d in dims if d != 1}
+    if len(wide) > 1:
+        raise VerifyError(f"{where}: expected equal dims or 1, got {' and '.join(map(str, dims))}")
+    return wide.pop() if wide else 1

@@ -1,0 +1,78 @@
+"""Debugging switches: typed, read from ``SGLK_*`` variables, refused when malformed, scoped with `override`.
+
+>>> with override(verify=True):
+...     get().verify
+True
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+
+from .errors import SglkError
+
+_TRUTH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False, "": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Knobs:
+    """Every switch, with its default. ``SGLK_<FIELD IN CAPITALS>`` sets it."""
+
+    debug: int = 0
+    """1 stages, 2 passes, 3 kernels, 4 launches."""
+    dump: str = ""
+    """Folder that receives the graph after each pass that changed it, the kernels and the plan."""
+    verify: bool = False
+    """Run the reference interpreter before and after each pass."""
+    stop_after: str = ""
+    """Name of the pass after which the pipeline stops."""
+    cache: str = ""
+    """Folder of the content-addressed kernel cache; empty: the user's cache folder."""
+    threads: int = 0
+    """Worker threads of the CPU target; 0: as many as the process may use."""
+
+
+def _parse(field: dataclasses.Field[object], text: str) -> object:
+    variable = f"SGLK_{field.name.upper()}"
+    if isinstance(field.default, bool):
+        if text.lower() not in _TRUTH:
+            raise SglkError(f"{variable}: expected one of 0, 1, on, off, true, false, got {text!r}")
+        return _TRUTH[text.lower()]
+    if isinstance(field.default, int):
+        if not text.isdecimal():
+            raise SglkError(f"{variable}: expected a whole number, got {text!r}")
+        return int(text)
+    return text
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> Knobs:
+    """Read every ``SGLK_*`` variable; a malformed value or an unknown name raises `SglkError`."""
+    fields = {f"SGLK_{field.name.upper()}": field for field in dataclasses.fields(Knobs)}
+    unknown = [name for name in environ if name.startswith("SGLK_") and name not in fields]
+    if unknown:
+        raise SglkError(f"{unknown[0]}: no such switch (known: {', '.join(sorted(fields))})")
+    return Knobs(
+        **{f.name: _parse(f, environ[name]) for name, f in fields.items() if name in environ}
+    )  # type: ignore[arg-type]
+
+
+_current: contextvars.ContextVar[Knobs | None] = contextvars.ContextVar("sglk_knobs", default=None)
+
+
+def get() -> Knobs:
+    """The switches in force: the innermost `override`, else the environment."""
+    return _current.get() or from_environment()
+
+
+@contextlib.contextmanager
+def override(**changes: object) -> Iterator[Knobs]:
+    """Change switches for a ``with`` block: ``with knobs.override(verify=True): ...``."""
+    token = _current.set(dataclasses.replace(get(), **changes))  # type: ignore[arg-type]
+    try:
+        yield get()
+    finally:
+        _current.reset(token)
