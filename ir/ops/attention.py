@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..dim import as_dim, dim
+from ..dtype import BF16, F32, DType, round_bf16
 from ..op import Array, Cost, Op, expect
 from ..types import TensorType
 from .rope import rotate
@@ -106,9 +107,11 @@ class Attention(Op):
 
 
 def _store(
-    state: np.ndarray, layer: int, k: np.ndarray, v: np.ndarray, slots: np.ndarray
+    op: WriteKv | RopeWriteKv, state: np.ndarray, k: np.ndarray, v: np.ndarray, slots: np.ndarray
 ) -> np.ndarray:
-    state = state.copy()
+    if op.kv_dtype == BF16:
+        k, v = round_bf16(k), round_bf16(v)
+    layer, state = op.layer, state.copy()
     state[layer, 0, slots] = k
     state[layer, 1, slots] = v
     return state
@@ -116,9 +119,13 @@ def _store(
 
 @dataclass(frozen=True)
 class WriteKv(Op):
-    """(state, k [T, KVH, D], v [T, KVH, D], slots i32[T]) -> state with those slots of ``layer`` replaced."""
+    """(state, k [T, KVH, D], v [T, KVH, D], slots i32[T]) -> state with those slots of ``layer`` replaced.
+
+    k and v are rounded to ``kv_dtype``, the state's element type.
+    """
 
     layer: int
+    kv_dtype: DType = F32
     name: ClassVar[str] = "write_kv"
 
     def infer(
@@ -133,10 +140,13 @@ class WriteKv(Op):
         expect(
             good, f"write_kv: expected k, v [T, KVH, D] for {state}, got {k}, {v}, slots {slots}"
         )
+        expect(
+            state.dtype == self.kv_dtype, f"write_kv: expected a {self.kv_dtype} state, got {state}"
+        )
         return (state,)
 
     def reference(self, state: Array, k: Array, v: Array, slots: Array) -> Array:
-        return _store(state, self.layer, k, v, slots)
+        return _store(self, state, k, v, slots)
 
 
 @dataclass(frozen=True)
@@ -148,6 +158,7 @@ class RopeWriteKv(Op):
 
     heads: int
     layer: int
+    kv_dtype: DType = F32
     interleaved: bool = False
     name: ClassVar[str] = "rope_write_kv"
 
@@ -159,6 +170,10 @@ class RopeWriteKv(Op):
         state: TensorType,
         slots: TensorType,
     ) -> tuple[TensorType, ...]:
+        expect(
+            state.dtype == self.kv_dtype,
+            f"rope_write_kv: expected a {self.kv_dtype} state, got {state}",
+        )
         expect(
             state.rank == 5 and qkv.rank == 2,
             f"rope_write_kv: expected qkv [T, N], got {qkv}, {state}",
@@ -178,7 +193,7 @@ class RopeWriteKv(Op):
         heads = qkv.reshape(len(qkv), -1, head_dim)
         q, k, v = np.split(heads, [self.heads, self.heads + kv_heads], axis=1)
         q, k = (rotate(x, cos, sin, self.interleaved) for x in (q, k))
-        return q, _store(state, self.layer, k, v, slots)
+        return q, _store(self, state, k, v, slots)
 
 
 @dataclass(frozen=True)
