@@ -1,0 +1,114 @@
+"""The pages of a request over its life: match, allocate, grow, publish, release.
+
+Joins the page pool (who owns a page) and the radix cache (which tokens it holds), so that the
+scheduler never touches a page itself. Each method changes everything or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .page_pool import Page, PagePool
+from .radix_cache import RadixCache
+from .request import Request
+
+
+class KVCache:
+    """Page accounting for requests. Waiting requests own neither pages nor locks."""
+
+    def __init__(self, num_pages: int, page_size: int, *, prefix_cache: bool = True) -> None:
+        self.page_size = page_size
+        self.pool = PagePool(num_pages)
+        self.tree = RadixCache(self.pool)
+        self.prefix_cache = prefix_cache
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be had without preempting anyone."""
+        return self.pool.num_free + self.tree.num_evictable
+
+    def pages_for(self, num_tokens: int) -> int:
+        """Pages that hold this many tokens."""
+        return -(-num_tokens // self.page_size)
+
+    def matched_pages(self, request: Request) -> int:
+        """How many pages of a waiting request the tree holds, as `attach` would find them."""
+        return len(self.tree.match(self._usable_keys(request), request.namespace))
+
+    def attach(self, request: Request, spare: int = 0) -> bool:
+        """Give a waiting request pages for all its tokens, reusing the longest cached prefix.
+
+        False and no change unless ``spare`` more pages would remain available. At least one token
+        is left to compute, and a partly filled page is never shared.
+        """
+        node, cached = self.tree.acquire(self._usable_keys(request), request.namespace)
+        fresh = self._allocate(self.pages_for(request.num_tokens) - len(cached), spare)
+        if fresh is None:
+            self.tree.unlock(node)
+            return False
+        request.node = node
+        request.num_published = len(cached)
+        request.num_computed = len(cached) * self.page_size
+        request.add_pages([*cached, *fresh])
+        return True
+
+    def grow(self, request: Request) -> bool:
+        """Make sure that the next token of a running request has a slot; False: no page is left."""
+        missing = self.pages_for(request.num_tokens) - len(request.pages)
+        if missing <= 0:
+            return True
+        fresh = self._allocate(missing, 0)
+        if fresh is None:
+            return False
+        request.add_pages(fresh)
+        return True
+
+    def publish(self, request: Request) -> None:
+        """Put the pages that a finished step has filled into the tree.
+
+        Where another request was first, its pages replace ours.
+        """
+        full = request.num_computed // self.page_size
+        start = request.num_published
+        if not self.prefix_cache or full == start:
+            return
+        assert request.node is not None
+        keys = request.page_keys(self.page_size, full)[start:]
+        request.node, kept = self.tree.insert(request.node, keys, request.pages[start:full])
+        request.replace_pages(start, kept)
+        request.num_published = full
+
+    def release(self, request: Request) -> None:
+        """Take every page and lock away from a request; published pages stay in the tree."""
+        self.pool.release(request.pages[request.num_published :])
+        if request.node is not None:
+            self.tree.unlock(request.node)
+        request.drop_pages()
+
+    def flush(self) -> int:
+        """Forget every cached page that no request uses; how many it was."""
+        return self.tree.evict(self.pool.total)
+
+    def check(self, requests: Iterable[Request]) -> None:
+        """Raise unless free, cached and held pages are a partition and all counters are right."""
+        requests = list(requests)
+        held = [page for request in requests for page in request.pages[request.num_published :]]
+        self.pool.check(self.tree.pages(), held)
+        self.tree.check()
+        for request in requests:
+            indices = [page.index for page in request.pages]
+            if request.page_row[: len(indices)].tolist() != indices:
+                raise AssertionError(f"request {request.id}: page row and pages differ")
+
+    def _usable_keys(self, request: Request) -> list[bytes]:
+        if not self.prefix_cache:
+            return []
+        return request.page_keys(self.page_size, (request.num_tokens - 1) // self.page_size)
+
+    def _allocate(self, count: int, spare: int) -> list[Page] | None:
+        if count + spare > self.num_available:
+            return None
+        shortage = count - self.pool.num_free
+        if shortage > 0:
+            self.tree.evict(shortage)
+        return self.pool.allocate(count)

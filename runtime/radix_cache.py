@@ -1,0 +1,217 @@
+"""The prefix cache: a radix tree whose letters are whole pages of tokens. Chip-independent.
+
+An edge holds a run of page keys (the tokens of a page as bytes) and the pages that hold their keys
+and values. A match is the longest run of whole pages; partial pages are recomputed by the request.
+A locked path cannot be evicted; unlocked leaves leave in LRU order, from their tail.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+
+from .page_pool import Page, PagePool
+
+
+class Node:
+    """A run of pages below ``parent``. ``locks`` counts the requests using it or a descendant."""
+
+    __slots__ = ("children", "is_queued", "keys", "last_used", "locks", "namespace", "pages", "parent")
+
+    def __init__(
+        self, namespace: str, parent: Node | None, keys: list[bytes], pages: list[Page]
+    ) -> None:
+        self.namespace = namespace
+        self.parent = parent
+        self.keys = keys
+        self.pages = pages
+        self.children: dict[bytes, Node] = {}
+        self.locks = 0
+        self.last_used = 0
+        self.is_queued = False
+
+
+class RadixCache:
+    """Prefixes that some request has computed, per namespace (a tenant's salt, an adapter's hash).
+
+    >>> pool = PagePool(8)
+    >>> cache = RadixCache(pool)
+    >>> root, _ = cache.acquire([])
+    >>> node, pages = cache.insert(root, [b"ab", b"cd"], pool.allocate(2))
+    >>> cache.match([b"ab", b"xx"]) == pages[:1]
+    True
+    >>> cache.unlock(node)
+    >>> cache.evict(2)
+    2
+    """
+
+    def __init__(self, pool: PagePool) -> None:
+        self._pool = pool
+        self._roots: dict[str, Node] = {}
+        self._clock = itertools.count(1)
+        self._order = itertools.count()
+        # Leaves to evict, oldest first; entries may be outdated and are checked when popped.
+        self._queue: list[tuple[int, int, Node]] = []
+        self.num_evictable = 0
+
+    def match(self, keys: Sequence[bytes], namespace: str = "") -> list[Page]:
+        """The pages of the longest cached prefix of ``keys``."""
+        root = self._roots.get(namespace)
+        return [] if root is None else self._descend(root, keys)[1]
+
+    def acquire(self, keys: Sequence[bytes], namespace: str = "") -> tuple[Node, list[Page]]:
+        """Lock the longest cached prefix of ``keys``: the node where it ends, and its pages."""
+        root = self._roots.get(namespace)
+        if root is None:
+            root = self._roots[namespace] = Node(namespace, None, [], [])
+        node, pages = self._descend(root, keys)
+        self._lock(node)
+        return node, pages
+
+    def insert(
+        self, node: Node, keys: Sequence[bytes], pages: Sequence[Page]
+    ) -> tuple[Node, list[Page]]:
+        """Publish held ``pages`` below ``node``, which the caller has locked; move that lock to the end.
+
+        Where another request published the same keys meanwhile, its pages are kept and the caller's
+        are released. Returns the new end and the pages that the tree holds for ``keys``.
+        """
+        end, kept = self._descend(node, keys)
+        done = len(kept)
+        self._pool.release(pages[:done])
+        if done < len(keys):
+            self._pool.publish(pages[done:])
+            end = self._append(node, end, list(keys[done:]), list(pages[done:]))
+        if end is not node:
+            self._lock(end)
+            self.unlock(node)
+        return end, [*kept, *pages[done:]]
+
+    def unlock(self, node: Node) -> None:
+        """Give one lock of the path back."""
+        step: Node | None = node
+        while step is not None:
+            if step.locks < 1:
+                raise AssertionError("radix cache: unlocked a path that is not locked")
+            step.locks -= 1
+            if step.locks == 0:
+                self.num_evictable += len(step.pages)
+                self._offer(step)
+            step = step.parent
+
+    def evict(self, count: int) -> int:
+        """Free up to ``count`` pages nobody has locked, least recently used first; how many it was."""
+        freed = 0
+        while freed < count and self._queue:
+            used, _, leaf = heapq.heappop(self._queue)
+            leaf.is_queued = False
+            if leaf.locks or leaf.children:
+                continue
+            if leaf.last_used != used:
+                self._offer(leaf)
+                continue
+            freed += self._trim(leaf, count - freed)
+        return freed
+
+    def pages(self) -> list[Page]:
+        """Every page in the tree."""
+        return [page for node in self._nodes() for page in node.pages]
+
+    def check(self) -> None:
+        """Raise AssertionError when counters and tree disagree."""
+        unlocked = [node for node in self._nodes() if not node.locks]
+        evictable = sum(len(node.pages) for node in unlocked)
+        if evictable != self.num_evictable:
+            raise AssertionError(f"radix cache: counted {self.num_evictable}, found {evictable}")
+        for node in self._nodes():
+            if node.locks < sum(child.locks for child in node.children.values()):
+                raise AssertionError("radix cache: a child is locked more often than its parent")
+            if not node.locks and not node.children and node.parent and not node.is_queued:
+                raise AssertionError("radix cache: an unlocked leaf can never be evicted")
+            if any(key != child.keys[0] for key, child in node.children.items()):
+                raise AssertionError("radix cache: a child is filed under a wrong key")
+
+    def _lock(self, node: Node) -> None:
+        """Protect the path from the root to ``node``."""
+        step: Node | None = node
+        while step is not None:
+            if step.locks == 0:
+                self.num_evictable -= len(step.pages)
+            step.locks += 1
+            step = step.parent
+
+    def _descend(self, node: Node, keys: Sequence[bytes]) -> tuple[Node, list[Page]]:
+        now = next(self._clock)
+        pages: list[Page] = []
+        node.last_used = now
+        while len(pages) < len(keys) and (child := node.children.get(keys[len(pages)])) is not None:
+            shared = _shared_length(child.keys, keys, len(pages))
+            node = child if shared == len(child.keys) else self._split(child, shared)
+            node.last_used = now
+            pages.extend(node.pages)
+        return node, pages
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Cut a run in two; ``node`` stays the lower part, so locks held on it stay right."""
+        assert node.parent is not None
+        upper = Node(node.namespace, node.parent, node.keys[:at], node.pages[:at])
+        upper.locks, upper.last_used = node.locks, node.last_used
+        upper.children[node.keys[at]] = node
+        node.parent.children[upper.keys[0]] = upper
+        node.parent, node.keys, node.pages = upper, node.keys[at:], node.pages[at:]
+        return upper
+
+    def _append(self, start: Node, end: Node, keys: list[bytes], pages: list[Page]) -> Node:
+        if end is start and end.parent is not None and not end.children and end.locks == 1:
+            # Only the caller uses this leaf: a growing request stays one node.
+            end.keys.extend(keys)
+            end.pages.extend(pages)
+            return end
+        child = Node(end.namespace, end, keys, pages)
+        child.last_used = end.last_used
+        end.children[keys[0]] = child
+        self.num_evictable += len(pages)
+        return child
+
+    def _offer(self, node: Node) -> None:
+        """Queue an unlocked leaf for eviction; drop a root that nothing needs any more."""
+        if node.locks or node.children:
+            return
+        if node.parent is None:
+            self._roots.pop(node.namespace, None)
+        elif not node.is_queued:
+            node.is_queued = True
+            heapq.heappush(self._queue, (node.last_used, next(self._order), node))
+
+    def _trim(self, leaf: Node, count: int) -> int:
+        """Evict from the tail of a leaf; the whole leaf goes when nothing of it is left."""
+        gone = leaf.pages[-count:]
+        keep = len(leaf.pages) - len(gone)
+        self._pool.evict(gone)
+        self.num_evictable -= len(gone)
+        if keep:
+            del leaf.keys[keep:], leaf.pages[keep:]
+            self._offer(leaf)
+            return len(gone)
+        parent = leaf.parent
+        assert parent is not None
+        del parent.children[leaf.keys[0]]
+        self._offer(parent)
+        return len(gone)
+
+    def _nodes(self) -> Iterator[Node]:
+        stack = list(self._roots.values())
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            yield node
+
+
+def _shared_length(run: Sequence[bytes], keys: Sequence[bytes], start: int) -> int:
+    count = 0
+    for mine, theirs in zip(run, itertools.islice(keys, start, None), strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count

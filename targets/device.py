@@ -1,0 +1,75 @@
+"""What a chip offers the runtime: a `Device` loads an artifact, the `Executable` runs one step at a time.
+
+Run-time face: NumPy and the standard library only. Every array is C-contiguous int32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from .artifact import Artifact
+
+Int32s = NDArray[np.int32]
+
+
+@dataclass
+class StepBatch:
+    """The inputs of one step: T flat tokens of S sequences, L rows whose logits are wanted.
+
+    The tokens of sequence s are rows ``query_start[s]..query_start[s+1]-1`` and are its last ones:
+    ``seq_lens[s]`` counts all its tokens, this step's included. Token t writes its key and value to
+    ``slots[t] = page * page_size + offset``; page 0 is reserved, padded rows write there.
+    The arrays may be views that the next step overwrites.
+    """
+
+    token_ids: Int32s
+    """[T]"""
+    positions: Int32s
+    """[T]"""
+    slots: Int32s
+    """[T]"""
+    query_start: Int32s
+    """[S + 1]"""
+    seq_lens: Int32s
+    """[S]"""
+    page_table: Int32s
+    """[S, P], rows padded with the reserved page 0"""
+    logit_rows: Int32s
+    """[L], ascending rows of the flat tokens"""
+
+
+class Executable(Protocol):
+    """An artifact bound to a device, with its KV pages allocated. Not thread-safe."""
+
+    page_size: int
+    """Tokens per page."""
+    num_pages: int
+    """Physical pages, the reserved page 0 included."""
+    vocab_size: int
+    max_tokens: int
+    """Most tokens that one step may hold."""
+
+    def step(self, batch: StepBatch) -> NDArray[np.float32]:
+        """Run one step; the logits [L, V] are a view that is valid until the next step."""
+
+    def close(self) -> None:
+        """Give memory and threads back; safe to call twice."""
+
+
+class Device(Protocol):
+    """A chip of this machine."""
+
+    name: str
+
+    def load(
+        self, artifact: Artifact, *, num_pages: int, max_tokens: int, num_threads: int | None = None
+    ) -> Executable:
+        """Bind an artifact: load kernels, place weights, allocate ``num_pages`` pages."""
+
+    def kv_bytes_per_page(self, artifact: Artifact) -> int:
+        """Bytes that one page takes over all layers."""
