@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .dtype import DType
+from .graph import Node
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,28 @@ class Target:
 
     def supports(self, dtype: DType) -> bool:
         return dtype in self.dtypes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One implementation of an op: a line of a target's operator table.
+
+    ``accepts`` gives "" for a node it can run, else the reason why not. Among accepting rows the highest
+    ``priority`` wins; two rows of one op may not share a name.
+    """
+
+    op: str
+    name: str
+    kind: str
+    """"triton", "view", "library" or "c++": how it is done."""
+    priority: int
+    accepts: Callable[[Node, Target], str]
+
+
+@dataclass(frozen=True)
+class Denied:
+    """An implementation that exists and must not be used, with the reason."""
+
+    op: str
+    name: str
+    reason: str

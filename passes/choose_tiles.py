@@ -1,0 +1,90 @@
+"""Tile choice by a cost model: candidates from the target's granules, those that do not fit removed, the rest
+ranked by modelled time. The model is a roofline per program plus the waves that the grid needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import PassError
+from ..ir.target import Target
+
+Tile = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class TileCost:
+    """What one candidate costs for one problem size; all sizes concrete."""
+
+    programs: int
+    """Programs of the grid."""
+    flops: float
+    """Arithmetic of one program, padding and unpacking included."""
+    bytes: float
+    """Bytes one program reads and writes outside the nearest memory level."""
+    on_chip_bytes: int
+    """What one program keeps in the nearest memory level."""
+
+
+@dataclass(frozen=True)
+class TileChoice:
+    """The winner and why: what bounds it, who came second, who was refused."""
+
+    tile: Tile
+    seconds: float
+    bound: str
+    on_chip_bytes: int
+    on_chip_limit: int
+    runner_up: str
+    refused: tuple[str, ...]
+
+    def reason(self) -> str:
+        """One line for the report."""
+        fit = f"{self.on_chip_bytes} of {self.on_chip_limit} bytes on chip"
+        return f"{tile_text(self.tile)}: {self.bound}-bound, {self.seconds * 1e6:.1f} us, {fit}{self.runner_up}"
+
+
+def choose_tile(
+    target: Target, unit: str, dtype: str, candidates: Sequence[tuple[Tile, TileCost]]
+) -> TileChoice:
+    """The candidate of least modelled time that fits; ties go to the first listed."""
+    near, far = target.memory[0], target.memory[-1]
+    peak = _peak(target, unit, dtype)
+    fitting, refused = [], []
+    for tile, cost in candidates:
+        if near.bytes and cost.on_chip_bytes > near.bytes:
+            refused.append(
+                f"{tile_text(tile)} needs {cost.on_chip_bytes} of {near.bytes} bytes of {near.name}"
+            )
+        else:
+            fitting.append((*_seconds(target, cost, peak, far.bytes_per_second), tile, cost))
+    if not fitting:
+        raise PassError(f"{target.name}:{target.arch}: no tile fits: {'; '.join(refused)}")
+    ranked = sorted(fitting, key=lambda entry: entry[0])
+    seconds, bound, tile, cost = ranked[0]
+    second = (
+        f"; next {tile_text(ranked[1][2])} at {ranked[1][0] * 1e6:.1f} us" if ranked[1:] else ""
+    )
+    return TileChoice(tile, seconds, bound, cost.on_chip_bytes, near.bytes, second, tuple(refused))
+
+
+def _peak(target: Target, unit: str, dtype: str) -> float:
+    for candidate in target.units:
+        if candidate.name == unit and dtype in candidate.peak_flops:
+            return candidate.peak_flops[dtype] / target.programs
+    raise PassError(f"{target.name}:{target.arch}: unit {unit!r} has no stated rate for {dtype}")
+
+
+def _seconds(target: Target, cost: TileCost, peak: float, bandwidth: float) -> tuple[float, str]:
+    """Waves of programs, each bounded by its arithmetic or by its share of the bandwidth."""
+    waves = -(-cost.programs // target.programs)
+    compute = waves * cost.flops / peak
+    busy = min(cost.programs, target.programs)
+    memory = waves * busy * cost.bytes / bandwidth
+    return (compute, "compute") if compute >= memory else (memory, "memory")
+
+
+def tile_text(tile: Tile) -> str:
+    """``BLOCK_M=32 BLOCK_K=64``"""
+    return " ".join(f"{name}={value}" for name, value in tile.items())

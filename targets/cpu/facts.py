@@ -1,0 +1,43 @@
+"""What passes may know of a CPU: one `Target` per instruction set.
+
+Rates and sizes are nominal, per core of a recent server or desktop CPU: they rank tiles, they do not predict
+times. Cache figures are the smaller ones of the CPUs in use (256 KiB of a 1 to 2 MiB L2 for one program).
+"""
+
+from __future__ import annotations
+
+from ...errors import LoweringError
+from ...ir.dtype import BF16, BOOL, DTYPES, F16, F32, I8, I32, I64, U8
+from ...ir.target import MemoryLevel, Target, Unit
+
+PAGE_SIZE = 32
+"""Keys of one page: two AVX-512 registers of f32 scores; small enough for fine prefix reuse."""
+TOKEN_BUCKETS = (1, 4, 16)
+"""One token alone, a few streams, a full decode batch; above that, prefill tiles."""
+FUSED_OPS = frozenset({"add_rmsnorm", "gated_linear", "linear", "rope_write_kv"})
+NOMINAL_CORES = 4
+NOMINAL_HZ = 2.5e9
+LANES = {"generic": 4, "aarch64": 4, "x86_64_v3": 8, "x86_64_v4": 16, "x86_64_v4_bf16": 16}
+"""f32 lanes of one vector register for each instruction set that kernels can be built for."""
+
+
+def cpu_target(isa: str) -> Target:
+    """The facts for one instruction set; an unknown one raises `LoweringError`."""
+    if isa not in LANES:
+        raise LoweringError(
+            f"cpu: expected an instruction set among {', '.join(LANES)}, got {isa!r}"
+        )
+    fma = NOMINAL_CORES * NOMINAL_HZ * LANES[isa] * 2 * 2  # two FMA pipes, two operations each
+    blocks = {d for d in DTYPES.values() if d.is_block}
+    return Target(
+        name="cpu",
+        arch=isa,
+        dtypes=frozenset({F32, BF16, F16, I8, U8, I32, I64, BOOL, *blocks}),
+        units=(Unit("vector", {"f32": fma}),),
+        memory=(MemoryLevel("L2", 256 << 10, 1e12), MemoryLevel("DRAM", 0, 4e10)),
+        programs=NOMINAL_CORES,
+        lanes=LANES[isa],
+        page_size=PAGE_SIZE,
+        token_buckets=TOKEN_BUCKETS,
+        fused_ops=FUSED_OPS,
+    )

@@ -1,0 +1,194 @@
+"""Rows for matrix products: x f32 times a packed weight, dense or in a block type, with fused epilogues.
+
+Numerics are those of the kernels: one chain of f32 FMA per output, so tiles change no bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sympy
+
+from ...ir.dim import Dim, as_dim, cdiv, dim, dim_max
+from ...ir.dtype import BF16, F16, F32, DType
+from ...ir.graph import Node, Value
+from ...ir.ops.linear import GatedLinear, Linear
+from ...ir.target import Target
+from ...passes.choose_tiles import TileChoice, TileCost, choose_tile
+from ..kernels.packing import BLOCK_TYPES, LANES, sections
+from ..lowering import Lowering, Operand, TokenRange, i32
+from ..table import OperatorRow
+
+DENSE_LAYOUT = "n64"
+BLOCK_LAYOUT = "blocks-n64"
+TILE_ROWS = (1, 2, 4, 8, 16, 32, 64)
+UNPACK_OPS = 6
+"""Vector operations to turn one register of quantized integers into f32 weights."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Sizes of one product: M rows (symbolic), K inputs, N outputs of one weight half."""
+
+    rows: Dim
+    k: int
+    n: int
+    weight: DType
+    halves: int = 1
+
+
+def accepts(node: Node, target: Target) -> str:
+    """Why these rows cannot run a linear node, or ""."""
+    x, w = node.inputs[0].type, node.inputs[1].type
+    if not all(isinstance(d, int) for d in w.shape):
+        return f"the weight has symbolic sizes {w}"
+    if w.dtype.is_block and w.dtype.name not in BLOCK_TYPES:
+        return f"no kernel for {w.dtype}"
+    if not w.dtype.is_block and w.dtype not in (F32, BF16, F16):
+        return f"no kernel for {w.dtype}"
+    if isinstance(node.op, GatedLinear) and int(w.shape[0]) // 2 % LANES:
+        return f"expected halves of a multiple of {LANES} rows, got {w}"
+    return "" if x.dtype == F32 else f"expected x of f32, got {x.dtype}"
+
+
+def tile_cost(problem: Problem, rows: int, block_m: int, block_k: int) -> TileCost:
+    """One program makes block_m x 64 outputs over all of K."""
+    weights = problem.halves * LANES * problem.k
+    unpack = weights * UNPACK_OPS if problem.weight != F32 else weights
+    return TileCost(
+        programs=-(-rows // block_m) * -(-problem.n // LANES),
+        flops=2 * block_m * weights + unpack,
+        bytes=weights * problem.weight.bits / 8,
+        on_chip_bytes=4 * (problem.halves * LANES * (block_m + block_k) + block_m * block_k),
+    )
+
+
+def choose(ctx: Lowering, problem: Problem, rows: int) -> TileChoice:
+    """BLOCK_M by the cost model; a block type's K step is its group of 32, a dense one's 64."""
+    block_k = 16 if problem.weight.is_block else 64
+    candidates = [
+        ({"BLOCK_M": m, "BLOCK_K": block_k}, tile_cost(problem, rows, m, block_k))
+        for m in TILE_ROWS
+    ]
+    return choose_tile(ctx.target, "vector", "f32", candidates)
+
+
+def row_ranges(ctx: Lowering, rows: Dim) -> list[tuple[TokenRange, Dim]]:
+    """Which ranges of row counts this bucket must serve, each with a 0/1 guard for the grid.
+
+    Rows that are the tokens lie in the bucket's own range. Other row counts (logit rows) are at most the
+    tokens but may be far fewer: one launch per range, and all but one have an empty grid.
+    """
+    if rows == dim("tokens"):
+        return [(ctx.bucket, 1)]
+    lows = (1, *(b + 1 for b in ctx.target.token_buckets))
+    ranges = [
+        TokenRange(a, b) for a, b in zip(lows, (*ctx.target.token_buckets, None), strict=True)
+    ]
+    reachable = [r for r in ranges if ctx.bucket.high is None or r.low <= ctx.bucket.high]
+    return [(r, _guard(rows, r)) for r in reachable]
+
+
+def _guard(rows: Dim, reach: TokenRange) -> Dim:
+    """1 if low <= rows <= high, else 0."""
+    rows = sympy.sympify(rows)
+    above = sympy.Min(1, dim_max(0, as_dim(rows - reach.low + 1))) if reach.low > 1 else 1
+    below = sympy.Min(1, dim_max(0, as_dim(reach.high - rows + 1))) if reach.high else 1
+    return as_dim(above * below)
+
+
+def weight_operands(ctx: Lowering, weight: Value) -> dict[str, Operand | None]:
+    """The kernel arguments of a packed weight: ``w``, or one per section of a block type."""
+    if not weight.type.dtype.is_block:
+        return {"w": ctx.weight(weight, DENSE_LAYOUT, weight.type.dtype.name)}
+    n, k = weight.type.concrete({})
+    parts = sections(BLOCK_TYPES[weight.type.dtype.name], n, k)
+    return {
+        name: ctx.weight(weight, BLOCK_LAYOUT, parts[name].dtype, parts[name].offset)
+        if name in parts
+        else None
+        for name in ("q", "h", "s", "d", "m")
+    }
+
+
+def weight_constants(weight: DType, block_k: int) -> dict[str, object]:
+    """The constants that tell a kernel the weight's type."""
+    return dict(BLOCK_TYPES[weight.name].constants) if weight.is_block else {"BLOCK_K": block_k}
+
+
+def emit_linear(node: Node, ctx: Lowering) -> None:
+    """Linear with optional bias, activation and residual."""
+    op = node.op
+    assert isinstance(op, Linear)
+    x, w, *rest = node.inputs
+    bias = rest[0] if op.has_bias else None
+    residual = rest[-1] if op.has_residual else None
+    arguments: dict[str, Operand | None] = {
+        "x": ctx.memory(x),
+        "bias": vector(ctx, bias) if bias else None,
+        "residual": ctx.memory(residual) if residual else None,
+        "y": ctx.memory(node.outputs[0]),
+        **weight_operands(ctx, w),
+    }
+    n, k = w.type.concrete({})
+    _launch(ctx, "linear", Problem(row_count(x), k, n, w.type.dtype), arguments, op.activation)
+
+
+def emit_gated(node: Node, ctx: Lowering) -> None:
+    """The first half of a gated MLP: both products and the activation in one kernel."""
+    op = node.op
+    assert isinstance(op, GatedLinear)
+    x, w = node.inputs
+    arguments: dict[str, Operand | None] = {
+        "x": ctx.memory(x),
+        "y": ctx.memory(node.outputs[0]),
+        **weight_operands(ctx, w),
+    }
+    n, k = w.type.concrete({})
+    problem = Problem(row_count(x), k, n // 2, w.type.dtype, halves=2)
+    _launch(ctx, "gated_linear", problem, arguments, op.activation)
+
+
+def _launch(
+    ctx: Lowering,
+    name: str,
+    problem: Problem,
+    arguments: dict[str, Operand | None],
+    activation: str | None,
+) -> None:
+    quant = problem.weight.is_block
+    function = (
+        f"quant_linear.{name.replace('linear', 'quant_linear')}" if quant else f"linear.{name}"
+    )
+    for reach, guard in row_ranges(ctx, problem.rows):
+        tile = choose(ctx, problem, reach.nominal)
+        block_m, block_k = tile.tile["BLOCK_M"], tile.tile["BLOCK_K"]
+        grid = (
+            as_dim(sympy.sympify(cdiv(problem.rows, block_m)) * guard),
+            -(-problem.n // LANES),
+            1,
+        )
+        constants = {
+            "K": problem.k,
+            "N": problem.n,
+            "ACT": activation or "none",
+            "BLOCK_M": block_m,
+            **weight_constants(problem.weight, block_k),
+        }
+        ctx.launch(function, grid, {**arguments, "rows": i32(problem.rows)}, constants, tile)
+
+
+def vector(ctx: Lowering, value: Value) -> Operand:
+    """A per-channel vector, plain row-major."""
+    return ctx.weight(value, "row", value.type.dtype.name)
+
+
+def row_count(x: Value) -> Dim:
+    """All leading dims as one."""
+    return as_dim(x.type.size / x.type.shape[-1])
+
+
+ROWS = (
+    OperatorRow("linear", "triton-linear", "triton", 10, accepts, emit_linear),
+    OperatorRow("gated_linear", "triton-gated-linear", "triton", 10, accepts, emit_gated),
+)

@@ -1,0 +1,10 @@
+"""The CPU's operator table: every op it runs, and how. Rows with reasons not to be used come last."""
+
+from __future__ import annotations
+
+from ...ir.target import Denied
+from ..table import OperatorRow
+from . import rows_linear, rows_token
+
+TABLE: tuple[OperatorRow, ...] = (*rows_linear.ROWS, *rows_token.ROWS)
+DENIED: tuple[Denied, ...] = ()

@@ -1,0 +1,248 @@
+"""Graph -> Program: every node's row emits kernel calls on buffers, once per bucket of token counts.
+
+Buffers: a view (reshape, a state's next version) shares its operand's memory; everything else that a node
+makes is a temporary in one planned arena. Static values become weights in the layout a row asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy
+
+from ..errors import LoweringError
+from ..ir.dim import Dim, as_dim, dim, dim_text, prod, substitute, symbols_of
+from ..ir.dtype import DType
+from ..ir.graph import Graph, Node, Value
+from ..ir.target import Target
+from ..passes.choose_tiles import TileChoice
+from ..passes.plan_memory import Life, MemoryPlan, plan_memory
+from ..passes.select_rows import Selection
+from .artifact.program import Arg, Bucket, Buffer, Call, Program
+from .kernel import NUMBERS, POINTERS, Kernel, argument_names
+from .table import OperatorRow
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A kernel argument with its Triton type: memory by name, or a number."""
+
+    arg: Arg
+    type: str
+
+
+@dataclass(frozen=True)
+class WeightUse:
+    """A static value in a physical layout; ``name`` is the weight's name in the artifact."""
+
+    name: str
+    value: Value
+    layout: str
+
+
+@dataclass(frozen=True)
+class TokenRange:
+    """Token counts ``low`` to ``high`` (None: unbounded), the reach of one bucket."""
+
+    low: int
+    high: int | None
+
+    @property
+    def nominal(self) -> int:
+        """The count that tiles are chosen for: the largest, or 512 where there is no bound."""
+        return self.high if self.high is not None else 512
+
+
+class Lowering:
+    """What a row's ``emit`` works with: operands by value, kernel launches, the bucket at hand."""
+
+    def __init__(self, graph: Graph, target: Target, selection: Selection) -> None:
+        self.graph = graph
+        self.target = target
+        self.selection = selection
+        self.kernels: dict[str, Kernel] = {}
+        self.weights: dict[tuple[Value, str], WeightUse] = {}
+        self.tiles: dict[str, TileChoice] = {}
+        self.bucket = TokenRange(1, None)
+        self._static = graph.static_values()
+        self._root = _view_roots(graph, selection)
+        self._calls: list[Call] = []
+        self._node: Node | None = None
+
+    # Operands -------------------------------------------------------------------------------
+
+    def memory(self, value: Value, offset: Dim = 0, dtype: DType | None = None) -> Operand:
+        """The bytes of an input, output, temporary or state, from ``offset`` bytes on."""
+        root = self._root.get(value, value)
+        if root in self._static:
+            raise LoweringError(
+                f"{value!r}: expected a computed value, got a weight (use weight())"
+            )
+        kind = "state" if root.kind == "state" else "buffer"
+        return Operand(
+            Arg(kind, root.name, dim_text(offset)), POINTERS[(dtype or value.type.dtype).name]
+        )
+
+    def weight(self, value: Value, layout: str, dtype: str, offset: int = 0) -> Operand:
+        """A static value packed as ``layout``; ``dtype`` is what lies at ``offset`` bytes."""
+        if value not in self._static:
+            raise LoweringError(f"{value!r}: expected a weight, got a value computed from inputs")
+        use = self.weights.get((value, layout))
+        if use is None:
+            use = WeightUse(self._weight_name(value, layout), value, layout)
+            self.weights[value, layout] = use
+        return Operand(Arg("weight", use.name, str(offset)), POINTERS[dtype])
+
+    def is_static(self, value: Value) -> bool:
+        return value in self._static
+
+    def _weight_name(self, value: Value, layout: str) -> str:
+        """Parameters keep their name; derived values are named by what they come from."""
+        name = value.name if value.producer is None else f"{_first_param(value)}+{value.name}"
+        taken = any(use.name == name for use in self.weights.values())
+        return f"{name}@{layout}" if taken else name
+
+    # Launches -------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        function: str,
+        grid: tuple[Dim, Dim, Dim],
+        arguments: Mapping[str, Operand | None],
+        constants: Mapping[str, object],
+        tile: TileChoice | None = None,
+    ) -> None:
+        """Call a Triton function; an argument that is None becomes a constant and no parameter."""
+        absent = {name: None for name, operand in arguments.items() if operand is None}
+        present = {name: op for name, op in arguments.items() if op is not None}
+        order = [name for name in argument_names(function) if name in present]
+        if len(order) != len(present):
+            raise LoweringError(f"{function}: no such arguments: {set(present) - set(order)}")
+        signature = tuple((name, present[name].type) for name in order)
+        kernel = Kernel(function, signature, tuple(sorted({**constants, **absent}.items())))
+        self.kernels.setdefault(kernel.symbol, kernel)
+        if tile is not None:
+            self.tiles[kernel.symbol] = tile
+        x, y, z = (dim_text(d) for d in grid)
+        args = tuple(present[name].arg for name in order)
+        assert self._node is not None
+        self._calls.append(Call(kernel.symbol, (x, y, z), args, self._node.op.name))
+
+    # The whole program ----------------------------------------------------------------------
+
+    def program(self, entry: str, symbols: tuple[str, ...]) -> Program:
+        """Emit every bucket, plan the arena, and put the program together."""
+        buckets = tuple(self._emit_bucket(reach) for reach in _ranges(self.target.token_buckets))
+        temps = self._temporaries()
+        plan = self._plan(temps)
+        return Program(
+            entry=entry,
+            symbols=symbols,
+            inputs=tuple(self._buffer(v, "input") for v in self.graph.inputs),
+            outputs=tuple(self._buffer(v, "output") for v in self._outputs()),
+            temps=tuple(self._buffer(v, "temp", plan.offsets[v.name]) for v in temps),
+            states=tuple(self._state(v) for v in self.graph.states),
+            arena_bytes=dim_text(plan.arena_bytes),
+            buckets=buckets,
+        )
+
+    def _emit_bucket(self, reach: TokenRange) -> Bucket:
+        self.bucket, self._calls = reach, []
+        for node in self.graph.nodes:
+            row = self.selection.chosen.get(node)
+            if row is None:
+                continue
+            if not isinstance(row, OperatorRow):
+                raise LoweringError(f"row {row.name} of {row.op}: expected one that emits calls")
+            self._node = node
+            row.emit(node, self)
+        return Bucket(reach.high, tuple(self._calls))
+
+    def _outputs(self) -> list[Value]:
+        """Memory of the graph's outputs; several outputs in one memory are refused."""
+        roots = [self._root.get(v, v) for v in self.graph.outputs if v.type.rank != 5]
+        bad = [v for v in roots if v.kind != "node" or v in self._static]
+        if bad or len(set(roots)) != len(roots):
+            raise LoweringError(f"outputs: expected one computed buffer each, got {roots}")
+        return roots
+
+    def _temporaries(self) -> list[Value]:
+        outputs = set(self._outputs())
+        made = [v for node in self.selection.chosen for v in node.outputs]
+        return [v for v in made if v not in self._root and v not in outputs]
+
+    def _plan(self, temps: list[Value]) -> MemoryPlan:
+        order = {node: i for i, node in enumerate(self.graph.nodes)}
+        last = {v: order[v.producer] for v in temps if v.producer is not None}
+        for value in self.graph.values():
+            root = self._root.get(value, value)
+            if root in last:
+                last[root] = max([last[root], *(order[n] for n in value.uses)])
+        lives = [
+            Life(v.name, v.type.bytes, order[v.producer], last[v]) for v in temps if v.producer
+        ]
+        return plan_memory(lives)
+
+    def _buffer(self, value: Value, kind: str, offset: Dim = 0) -> Buffer:
+        type = value.type
+        shape = tuple(dim_text(d) for d in type.shape)
+        return Buffer(
+            value.name, type.dtype.name, shape, kind, dim_text(offset), dim_text(type.bytes)
+        )
+
+    def _state(self, value: Value) -> Buffer:
+        """States are sized by the number of pages, known when the artifact is loaded."""
+        pages = as_dim(sympy.Integer(self.target.page_size) * dim("num_pages"))
+        type = value.type.substitute({"kv_slots": pages})
+        if any(symbols_of(d) - {"num_pages"} for d in type.shape):
+            raise LoweringError(f"state {value!r}: expected a size in kv_slots alone")
+        shape = tuple(dim_text(d) for d in type.shape)
+        return Buffer(value.name, type.dtype.name, shape, "state", "0", dim_text(type.bytes))
+
+
+def i32(value: Dim) -> Operand:
+    """An integer argument, computed for every step."""
+    return Operand(Arg("i32", dim_text(value)), NUMBERS["i32"])
+
+
+def f32(value: float) -> Operand:
+    """A float argument, fixed when the program is made."""
+    return Operand(Arg("f32", repr(float(value))), NUMBERS["f32"])
+
+
+def per_layer_bytes(state: Value, page_size: int) -> Dim:
+    """Bytes of K (or of V) of one layer of a KV state, in ``num_pages``."""
+    sizes = prod(state.type.shape[2:]) * int(state.type.dtype.bits // 8)
+    return substitute(as_dim(sizes), {"kv_slots": as_dim(page_size * dim("num_pages"))})
+
+
+def _ranges(bounds: tuple[int, ...]) -> list[TokenRange]:
+    lows = (1, *(b + 1 for b in bounds))
+    return [TokenRange(low, high) for low, high in zip(lows, (*bounds, None), strict=True)]
+
+
+def _view_roots(graph: Graph, selection: Selection) -> dict[Value, Value]:
+    """Values that share another value's memory: results of "view" rows and next versions of states."""
+    roots: dict[Value, Value] = {}
+    for node in graph.nodes:
+        row = selection.chosen.get(node)
+        for output in node.outputs if row is not None else ():
+            source = _source(node, output, row.kind == "view" if row else False)
+            if source is not None:
+                roots[output] = roots.get(source, source)
+    return roots
+
+
+def _source(node: Node, output: Value, is_view: bool) -> Value | None:
+    if is_view:
+        return node.inputs[0]
+    if output.type.rank != 5:
+        return None
+    return next((v for v in node.inputs if v.type == output.type), None)
+
+
+def _first_param(value: Value) -> str:
+    while value.producer is not None:
+        value = value.producer.inputs[0]
+    return value.name
