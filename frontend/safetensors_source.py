@@ -1,0 +1,197 @@
+"""A Hugging Face folder as a model: config, weights from safetensors, tokenizer.
+
+The header is read by us: the safetensors package copies tensors on its NumPy path and has no bf16.
+Format: 8 bytes of header length, a JSON object, the tensors' bytes (safetensors README).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import FrontendError
+from .model_files import ModelFiles
+from .tokenizer_files import read_json, tokenizer_from_folder
+from .weights import FLOAT_BYTES, WeightInfo, as_float32, map_file, tie_embedding
+
+_DTYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+_MAX_HEADER = 100_000_000  # the limit of the safetensors package
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False)
+class SafetensorsFile:
+    """One mapped file and its checked table."""
+
+    path: Path
+    data: NDArray[np.uint8]
+    tensors: Mapping[str, _Tensor]
+
+    @staticmethod
+    def open(path: Path) -> SafetensorsFile:
+        """Map `path` and check its header; anything amiss raises one `FrontendError`."""
+        data = map_file(path)
+        length = int.from_bytes(data[:8].tobytes(), "little")
+        if data.size < 8 or length > min(data.size - 8, _MAX_HEADER):
+            raise _damaged(
+                path, f"expected a header of at most {data.size - 8} bytes, got {length}"
+            )
+        try:
+            table = json.loads(data[8 : 8 + length].tobytes())
+        except (ValueError, RecursionError) as error:
+            raise _damaged(path, f"expected a JSON header, got: {error}") from error
+        if not isinstance(table, dict) or not all(isinstance(e, dict) for e in table.values()):
+            raise _damaged(path, "expected a JSON object of objects as header, got another value")
+        table.pop("__metadata__", None)
+        body = data[8 + length :]
+        _refuse_types(path, table)
+        return SafetensorsFile(
+            path, body, {n: _entry(path, n, e, body.size) for n, e in table.items()}
+        )
+
+
+def _damaged(path: Path, text: str) -> FrontendError:
+    return FrontendError(f"{path}: {text} (the file is damaged or its download incomplete)")
+
+
+def _refuse_types(path: Path, table: Mapping[str, Any]) -> None:
+    """All tensor types that are not read, at once and by name."""
+    found = {str(entry.get("dtype")) for entry in table.values()}
+    if refused := sorted(found - set(_DTYPES)):
+        raise FrontendError(
+            f"{path}: expected tensors of {', '.join(_DTYPES)}, got {', '.join(refused)} "
+            "(save the model in one of the known types)"
+        )
+
+
+def _entry(path: Path, name: str, entry: Any, size: int) -> _Tensor:
+    """A line of the table, with its numbers checked against the file."""
+    shape, offsets = (entry.get(key) for key in ("shape", "data_offsets"))
+    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+        raise _damaged(path, f"{name}: expected a shape and two offsets, got {entry}")
+    dtype, (start, end) = _DTYPES[entry["dtype"]], offsets
+    wanted = math.prod(shape) * FLOAT_BYTES[dtype]
+    if end - start != wanted or end > size:
+        raise _damaged(
+            path,
+            f"{name}: expected {wanted} bytes for {dtype} of {shape} inside {size} bytes, "
+            f"got bytes {start} to {end}",
+        )
+    return _Tensor(dtype, tuple(shape), start, end)
+
+
+def _are_sizes(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(
+        isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SafetensorsSource:
+    """The tensors of a folder, in one file or in shards."""
+
+    folder: Path
+    files: Mapping[str, SafetensorsFile]
+    """Tensor name -> the file that holds it."""
+
+    @property
+    def where(self) -> str:
+        return str(self.folder)
+
+    def names(self) -> Sequence[str]:
+        return list(self.files)
+
+    def info(self, name: str) -> WeightInfo:
+        tensor = self._file(name).tensors[name]
+        return WeightInfo(name, tensor.dtype, tensor.shape)
+
+    def read(self, name: str) -> NDArray[np.float32]:
+        file = self._file(name)
+        tensor = file.tensors[name]
+        return as_float32(file.data[tensor.start : tensor.end], tensor.dtype, tensor.shape)
+
+    def _file(self, name: str) -> SafetensorsFile:
+        if name not in self.files:
+            raise FrontendError(f"{self.where}: expected a tensor {name}, got none of that name")
+        return self.files[name]
+
+
+def open_weights(folder: Path) -> SafetensorsSource:
+    """model.safetensors, or the shards that model.safetensors.index.json lists."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return _open_shards(folder, index)
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pth", ".gguf"))
+        raise FrontendError(
+            f"{folder}: expected model.safetensors or model.safetensors.index.json, "
+            f"got {', '.join(others) or 'no weights'} "
+            "(save the model with save_pretrained, or give a .gguf file by its own path)"
+        )
+    file = SafetensorsFile.open(path)
+    return SafetensorsSource(folder, dict.fromkeys(file.tensors, file))
+
+
+def _open_shards(folder: Path, index: Path) -> SafetensorsSource:
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(p, str) for p in places.values()):
+        raise FrontendError(f"{index}: expected a weight_map of names to files, got none")
+    names = sorted(set(places.values()))
+    if outside := [name for name in names if Path(name).name != name]:
+        raise FrontendError(f"{index}: expected file names, got {', '.join(outside)}")
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise FrontendError(
+            f"{folder}: expected {len(names)} shards, got no {', '.join(missing)} "
+            "(the download is incomplete)"
+        )
+    shards = {name: SafetensorsFile.open(folder / name) for name in names}
+    if absent := [name for name, place in places.items() if name not in shards[place].tensors]:
+        raise _damaged(
+            index, f"expected every tensor in its shard, got none of {', '.join(absent)}"
+        )
+    return SafetensorsSource(folder, {name: shards[place] for name, place in places.items()})
+
+
+def open_folder(folder: Path) -> ModelFiles:
+    """A Hugging Face folder: config.json, safetensors, tokenizer files if any."""
+    config = _config(folder)
+    source = open_weights(folder)
+    return ModelFiles(
+        name=folder.resolve().name,
+        config=config,
+        source=tie_embedding(source, bool(getattr(config, "tie_word_embeddings", False))),
+        tokenizer=tokenizer_from_folder(folder),
+    )
+
+
+def _config(folder: Path) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    if not (folder / "config.json").is_file():
+        raise FrontendError(
+            f"{folder}: expected a Hugging Face folder, got one without config.json "
+            "(give the folder that save_pretrained wrote, or a .gguf file)"
+        )
+    read_json(folder / "config.json")
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
+        raise FrontendError(
+            f"{folder}: expected a config that transformers knows, got: {error}"
+        ) from error
