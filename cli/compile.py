@@ -1,0 +1,69 @@
+"""``sglk-compile MODEL --target cpu -o model.sglk``, also ``sglk compile``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ..driver import DTYPES, QUANTS, compile
+from .report import summary_lines
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="sglk-compile",
+        description="Compile a model into an artifact that the slim runtime runs.",
+    )
+    parser.add_argument("model", help="Hugging Face folder or .gguf file")
+    parser.add_argument("--target", default="cpu", help="chip to compile for (default: cpu)")
+    parser.add_argument("-o", "--output", help="artifact to write (default: the model's name.sglk)")
+    parser.add_argument(
+        "--dtype",
+        default="bf16",
+        help=f"storage of unquantized matrices and the KV cache: {', '.join(DTYPES)} (default: bf16)",
+    )
+    parser.add_argument(
+        "--quant",
+        default="keep",
+        help=f"stored block types: {', '.join(QUANTS)} (default: keep, exact)",
+    )
+    parser.add_argument(
+        "--cpu-isa",
+        default="native",
+        help="instruction sets to build for, comma-separated (default: native)",
+    )
+    parser.add_argument(
+        "--no-selftest", action="store_true", help="leave out the self-test vectors and the proof"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    from .progress import ProgressBars
+
+    chosen = {
+        "dtype": options.dtype,
+        "quant": options.quant,
+        "cpu_isa": options.cpu_isa,
+        "selftest": not options.no_selftest,
+    }
+    with ProgressBars() as bars:
+        compiled = compile(
+            options.model,
+            options.target,
+            options.output,
+            progress=None if options.quiet else bars,
+            **chosen,
+        )
+    if not options.quiet:
+        print("\n".join(summary_lines(compiled.path, compiled.report)))
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of ``sglk-compile``."""
+    from . import run_command
+
+    return run_command("compile", list(sys.argv[1:] if argv is None else argv))

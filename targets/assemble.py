@@ -1,0 +1,147 @@
+"""Program, kernels, packed weights, tokenizer, report and self-test -> one artifact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ir.interpret import evaluate
+from .artifact import ArtifactWriter
+from .artifact.program import Program
+from .kernel import Kernel
+from .lowering import Lowering, WeightUse
+from .selftest import Case
+from .weights import Read
+
+Progress = Callable[[str, int, int], None]
+Pack = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Library:
+    """Compiled kernels for one instruction set or architecture."""
+
+    isa: str
+    data: bytes
+
+
+@dataclass
+class Parts:
+    """Everything that goes into an artifact beside the weights."""
+
+    model: Mapping[str, object]
+    target: str
+    page_size: int
+    program: Program
+    lowering: Lowering
+    libraries: Sequence[Library]
+    graph_text: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Tokenizer files by name."""
+    selftest: Sequence[Case] = ()
+    selftest_tolerance: float = 1e-3
+    selftest_pages: int = 0
+    producer: str = ""
+
+
+def write_artifact(
+    writer: ArtifactWriter,
+    parts: Parts,
+    read: Read,
+    pack: Pack,
+    report: Callable[[], Mapping[str, object]],
+    progress: Progress,
+) -> None:
+    """Stream everything into ``writer`` and finish it. ``report`` is asked last, when all is known."""
+    symbols = sorted(parts.lowering.kernels)
+    variants = []
+    for library in parts.libraries:
+        member = f"kernels/{library.isa}.so"
+        writer.add_bytes(member, library.data)
+        variants.append({"isa": library.isa, "library": member, "symbols": symbols})
+    writer.add_bytes("programs/step.json", parts.program.to_json())
+    writer.add_bytes("kernels.json", _json(kernel_records(parts.lowering)))
+    writer.add_bytes("graph.txt", parts.graph_text.encode())
+    for name, data in parts.files.items():
+        writer.add_bytes(f"tokenizer/{name}", data)
+    if parts.selftest:
+        _write_selftest(writer, parts)
+    weights = write_weights(writer, parts.lowering.weights.values(), read, pack, progress)
+    writer.add_bytes("report.json", _json(report()))
+    writer.finish(
+        {
+            "format": [1, 0],
+            "features": [],
+            "producer": parts.producer,
+            "model": dict(parts.model),
+            "target": {"name": parts.target, "page_size": parts.page_size, "variants": variants},
+            "programs": {"step": "programs/step.json"},
+            "kernels": "kernels.json",
+            "weights": weights,
+            "shards": {"ranks": 1, "rank": 0, "spec": {}, "collectives": []},
+        }
+    )
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, indent=1, allow_nan=False).encode()
+
+
+def kernel_records(lowering: Lowering) -> list[dict[str, object]]:
+    """What each kernel is and why its tile was chosen."""
+    return [
+        _kernel_record(symbol, kernel, lowering)
+        for symbol, kernel in sorted(lowering.kernels.items())
+    ]
+
+
+def _kernel_record(symbol: str, kernel: Kernel, lowering: Lowering) -> dict[str, object]:
+    choice = lowering.tiles.get(symbol)
+    return {
+        "symbol": symbol,
+        "source": kernel.function,
+        "signature": dict(kernel.signature),
+        "constants": dict(kernel.constants),
+        "tile": choice.reason() if choice else "",
+        "refused_tiles": list(choice.refused) if choice else [],
+    }
+
+
+def write_weights(
+    writer: ArtifactWriter, uses: Iterable[WeightUse], read: Read, pack: Pack, progress: Progress
+) -> dict[str, dict[str, object]]:
+    """Evaluate, pack and stream each weight; returns the manifest's entries."""
+    records: dict[str, dict[str, object]] = {}
+    todo = list(uses)
+    for done, use in enumerate(todo):
+        (array,) = evaluate([use.value], read)
+        packed = pack(use.name, array, use.value.type.dtype, use.layout)
+        blob = writer.add_blob([packed.data])
+        records[use.name] = {
+            "blob": blob,
+            "bytes": writer.blob_bytes(blob),
+            "dtype": use.value.type.dtype.name,
+            "shape": list(use.value.type.concrete({})),
+            "layout": use.layout,
+            "sections": {name: list(span) for name, span in packed.sections.items()},
+            "sha256": blob.rpartition("/")[2],
+        }
+        progress("packing weights", done + 1, len(todo))
+    return records
+
+
+def _write_selftest(writer: ArtifactWriter, parts: Parts) -> None:
+    cases = []
+    for i, case in enumerate(parts.selftest):
+        member = f"selftest/{i}.f32"
+        writer.add_bytes(member, case.logits.astype("<f4").tobytes())
+        shape = list(case.logits.shape)
+        cases.append({"name": case.name, "inputs": case.inputs, "logits": member, "shape": shape})
+    record = {
+        "num_pages": parts.selftest_pages,
+        "tolerance": parts.selftest_tolerance,
+        "cases": cases,
+    }
+    writer.add_bytes("selftest.json", _json(record))

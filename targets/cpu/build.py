@@ -1,0 +1,59 @@
+"""Kernels -> shared libraries, one per instruction set: Triton to TTIR, tilec to C++, the compiler to code.
+
+TTIR and objects come from a content-addressed cache, so a second compile builds only what changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import triton
+
+from ..kernel import Kernel
+from ..kernels.ttir import to_ttir
+from ..tilec import CppKernel, Isa, KernelCache, build, translate
+
+Progress = Callable[[str, int, int], None]
+PLAYER = ("player.cpp",)
+"""Native sources that go into every library beside the kernels."""
+
+
+def build_library(
+    kernels: Sequence[Kernel], isa: str, kernel_cache: KernelCache, progress: Progress
+) -> bytes:
+    """The shared library of all kernels and the player for one instruction set."""
+    sources: list[CppKernel] = []
+    for done, kernel in enumerate(kernels):
+        sources.append(_translate(kernel, kernel_cache))
+        progress("lowering kernels", done + 1, len(kernels))
+    native = files(__package__) / "native"
+    extra = [Path(str(native / name)) for name in PLAYER]
+
+    def compiled(done: int, total: int) -> None:
+        progress("compiling kernels", done, total)
+
+    return build(sources, Isa(isa), extra, kernel_cache, progress=compiled)
+
+
+def _translate(kernel: Kernel, kernel_cache: KernelCache) -> CppKernel:
+    key = hashlib.sha256(f"{kernel.key} {_sources_hash()} {triton.__version__}".encode())
+    ttir = kernel_cache.text(
+        f"{key.hexdigest()}.ttir",
+        lambda: to_ttir(kernel.load(), dict(kernel.signature), dict(kernel.constants)),
+    )
+    return translate(ttir, kernel.symbol)
+
+
+@cache
+def _sources_hash() -> str:
+    """All kernel sources: a kernel may call functions of any of them."""
+    digest = hashlib.sha256()
+    folder = files(__package__.rpartition(".")[0] + ".kernels")
+    for path in sorted(folder.iterdir(), key=lambda p: p.name):
+        if path.name.endswith(".py"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

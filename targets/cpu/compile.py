@@ -1,0 +1,34 @@
+"""The compile side of the CPU target: from a captured graph to a program and its libraries."""
+
+from __future__ import annotations
+
+from ...errors import LoweringError
+from ...ir.graph import Graph
+from ...ir.target import Target
+from ...passes.select_rows import select_rows
+from ..lowering import Lowering
+from ..tilec import native_isa
+from .facts import LANES, cpu_target
+from .table import DENIED, TABLE
+
+STEP_SYMBOLS = ("tokens", "seqs", "pages", "rows")
+
+
+def isa_names(choice: str) -> tuple[str, ...]:
+    """``native`` or a comma-separated list of instruction sets, checked."""
+    names = [native_isa().name if name == "native" else name for name in choice.split(",")]
+    unknown = [name for name in names if name not in LANES]
+    if unknown:
+        known = ", ".join(("native", *LANES))
+        raise LoweringError(f"--cpu-isa: expected names among {known}, got {unknown[0]!r}")
+    return tuple(dict.fromkeys(names))
+
+
+def target_for(isas: tuple[str, ...]) -> Target:
+    """Facts that hold for every variant: those of the narrowest one."""
+    return cpu_target(min(isas, key=LANES.__getitem__))
+
+
+def lower(graph: Graph, target: Target) -> Lowering:
+    """Select a row for every node."""
+    return Lowering(graph, target, select_rows(graph, target, TABLE, DENIED))

@@ -1,0 +1,44 @@
+"""From stored tensors to the values of a graph: dtypes of parameters, and static values on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ..errors import LoweringError
+from ..ir.blocks import BlockArray
+from ..ir.dtype import BF16, DType, round_bf16
+from ..ir.graph import Graph
+from ..ir.op import Array
+
+Read = Callable[[str], Array]
+"""A tensor by Hugging Face name: f32 values, or a `BlockArray`."""
+
+
+def typed_reader(graph: Graph, read: Read) -> Read:
+    """Reads parameters as the graph types them: blocks as stored, floats rounded to their dtype."""
+    dtypes = {v.name: v.type.dtype for v in graph.params}
+    return lambda name: as_dtype(name, read(name), dtypes[name])
+
+
+def as_dtype(name: str, array: Array, dtype: DType) -> Array:
+    """One tensor as ``dtype``; blocks may be dequantized but are never made here."""
+    if dtype.is_block:
+        if not isinstance(array, BlockArray) or array.dtype != dtype.name:
+            raise LoweringError(f"weight {name}: expected blocks of {dtype}, got another type")
+        return array
+    plain = array.dequantize() if isinstance(array, BlockArray) else np.asarray(array)
+    if dtype == BF16:
+        return round_bf16(plain)
+    return plain.astype(dtype.numpy, copy=False)
+
+
+def dense_reader(dtypes: Mapping[str, DType], read: Read) -> Read:
+    """The values of parameters as f32, after the rounding that ``dtypes`` (by name) implies."""
+
+    def dense(name: str) -> Array:
+        array = as_dtype(name, read(name), dtypes[name])
+        return array.dequantize() if isinstance(array, BlockArray) else array
+
+    return dense
