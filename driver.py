@@ -1,26 +1,32 @@
-"""Compile, whole: model -> Graph -> legal Graph -> Program -> Artifact, with a report of what was decided.
-
->>> import sglk
->>> sglk.compile("no/such/model", target="cpu", output="x.sglk")
-Traceback (most recent call last):
-sglk.errors.FrontendError: ...
-"""
+"""Compile, whole: model -> Graph -> legal Graph -> Program -> Artifact, with a report of what was decided."""
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .errors import SglkError
+from . import __version__
+from .errors import LoweringError, SglkError
+
+if TYPE_CHECKING:
+    from .frontend import Captured
+    from .ir.dtype import DType
+    from .ir.graph import Graph
+    from .ir.target import Target
+    from .targets.assemble import Library
+    from .targets.lowering import Lowering
+    from .targets.selftest import Case
 
 Progress = Callable[[str, int, int], None]
 DTYPES = ("bf16", "fp32")
 QUANTS = ("keep", "none")
+TARGETS = ("cpu",)
+TOLERANCE = {"fp32": 1e-3, "bf16": 2e-2}
+"""Largest L2 error of self-test logits relative to the reference, whose KV cache is f32."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,9 @@ class Options:
     quant: str = "keep"
     """``keep`` stored block types as they are, or ``none``: dequantize to ``dtype``."""
     cpu_isa: str = "native"
+    """``native`` or instruction sets to build for, comma-separated."""
     selftest: bool = True
+    """Put self-test vectors into the artifact and run them at the end."""
 
     def __post_init__(self) -> None:
         for name, value, known in (("dtype", self.dtype, DTYPES), ("quant", self.quant, QUANTS)):
@@ -50,7 +58,7 @@ class Compiled:
 
 @dataclass
 class Clock:
-    """Seconds per stage, in order; the stages add up to the whole."""
+    """Seconds per stage, in order of first use."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -73,40 +81,157 @@ def compile(
 ) -> Compiled:
     """Compile a Hugging Face folder or a .gguf file into an artifact at ``output``.
 
-    ``options`` are the fields of `Options`. The default output is the model's name with ``.sglk``.
-    Errors are `SglkError` sentences; nothing half-made is left behind.
+    ``options`` are the fields of `Options`. The default output is the model's name with ``.sglk`` in the
+    current folder. Errors are `SglkError` sentences; nothing half-made is left behind.
     """
-    if target != "cpu":
-        raise SglkError(f"--target: expected one of cpu, got {target!r}")
-    return _Compile(model, Options(**options), progress or _silent).run(output)
-
-
-class _Compile:
-    """One compile: the stages in order, and what each leaves for the next."""
-
-    def __init__(self, model: Any, options: Options, progress: Progress) -> None:
-        self.model = model
-        self.options = options
-        self.progress = progress
-        self.clock = Clock()
-
-    def run(self, output: str | Path | None) -> Compiled:
-        from .targets.artifact import ArtifactWriter
-
-        with self.clock.stage("capture"):
-            captured = self._capture()
-        path = Path(output or f"{captured.info.name}.sglk")
-        with ArtifactWriter(path) as writer:
-            report = self._write(captured, writer)
-        if self.options.selftest:
-            self._prove(path)
-        return Compiled(path, report)
+    if target not in TARGETS:
+        raise SglkError(f"--target: expected one of {', '.join(TARGETS)}, got {target!r}")
+    path = Path(output) if output else Path(f"{Path(str(model)).stem}.sglk")
+    return _Compile(model, Options(**options), progress or _silent).run(path)
 
 
 def _silent(stage: str, done: int, total: int) -> None:
     """Progress that nobody watches."""
 
 
-def peak_rss_bytes() -> int:
-    """Largest resident size of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+class _Compile:
+    """One compile: the stages in order."""
+
+    def __init__(self, model: Any, options: Options, progress: Progress) -> None:
+        self.model = model
+        self.options = options
+        self.progress = progress
+        self.clock = Clock()
+        self.passes: list[Any] = []
+
+    def run(self, path: Path) -> Compiled:
+        from .frontend import load_model
+        from .targets.artifact import ArtifactWriter
+        from .targets.cpu.compile import STEP_SYMBOLS, isa_names, lower, target_for
+
+        isas = isa_names(self.options.cpu_isa)
+        report: dict[str, Any] = {}
+        with ArtifactWriter(path) as writer:  # an unwritable place is refused before any work
+            with self.clock.stage("capture"):
+                captured = load_model(self.model, progress=self.progress)
+            target = target_for(isas)
+            step = self._optimize(captured, target)
+            with self.clock.stage("lower"):
+                lowering = lower(step, target)
+                program = lowering.program("step", STEP_SYMBOLS)
+            libraries = self._build(lowering, isas)
+            cases = self._make_cases(captured, step, target)
+            parts = self._parts(captured, step, target, program, lowering, libraries, cases)
+            report = self._write(writer, parts, captured)
+        if cases:
+            report["selftest"] = self._prove(path, isas)
+        report["seconds"] = dict(self.clock.seconds)
+        return Compiled(path, report)
+
+    def _optimize(self, captured: Captured, target: Target) -> Graph:
+        """The step graph, with the dtypes that the options ask for."""
+        from .ir.dtype import BF16, F32, dtype
+        from .ir.rewrite import clone
+        from .passes.pipeline import StepOptions, run_pipeline, step_pipeline
+
+        plain = {"bf16": BF16, "fp32": F32}[self.options.dtype]
+        infos = [captured.weights.info(name) for name in captured.weights.names()]
+        blocks = [(info.name, dtype(info.dtype)) for info in infos if dtype(info.dtype).is_block]
+        stored = tuple(blocks) if self.options.quant == "keep" else ()
+        options = StepOptions(dtype=plain, kv_dtype=plain, stored=stored)
+        graph = clone(captured.graph)
+        with self.clock.stage("passes"):
+            report = run_pipeline(graph, step_pipeline(target, options))
+        if report.stopped_after:
+            raise SglkError(f"stopped after {report.stopped_after}, as SGLK_STOP_AFTER asks")
+        self.passes = list(report.records)
+        return graph
+
+    def _build(self, lowering: Lowering, isas: tuple[str, ...]) -> list[Library]:
+        from .targets.assemble import Library
+        from .targets.cpu.build import build_library
+        from .targets.tilec import KernelCache
+
+        kernels = [lowering.kernels[symbol] for symbol in sorted(lowering.kernels)]
+        cache = KernelCache()
+        with self.clock.stage("kernels"):
+            return [Library(isa, build_library(kernels, isa, cache, self.progress)) for isa in isas]
+
+    def _make_cases(self, captured: Captured, step: Graph, target: Target) -> list[Case]:
+        from .ir.dtype import F32
+        from .targets.selftest import make_cases
+        from .targets.weights import dense_reader
+
+        if not self.options.selftest:
+            return []
+        dtypes: dict[str, DType] = {v.name: F32 for v in captured.graph.params}
+        dtypes |= {v.name: v.type.dtype for v in step.params}
+        read = dense_reader(dtypes, captured.weights.read)
+        with self.clock.stage("self-test reference"):
+            return make_cases(captured.graph, read, captured.info.vocab_size, target.page_size)
+
+    def _parts(
+        self,
+        captured: Captured,
+        step: Graph,
+        target: Target,
+        program: Any,
+        lowering: Lowering,
+        libraries: list[Library],
+        cases: list[Case],
+    ) -> Any:
+        from .targets.assemble import Parts
+        from .targets.selftest import num_pages
+
+        model = {**vars(captured.info), "dtype": self.options.dtype, "quant": self.options.quant}
+        return Parts(
+            model=model,
+            target=target.name,
+            page_size=target.page_size,
+            program=program,
+            lowering=lowering,
+            libraries=libraries,
+            graph_text=step.as_text(),
+            files=captured.tokenizer.files() if captured.tokenizer else {},
+            selftest=cases,
+            selftest_tolerance=TOLERANCE[self.options.dtype],
+            selftest_pages=num_pages(target.page_size),
+            producer=f"sglk {__version__}",
+        )
+
+    def _write(self, writer: Any, parts: Any, captured: Captured) -> dict[str, Any]:
+        from .targets.assemble import write_artifact
+        from .targets.cpu.packing import pack_weight
+        from .targets.report import make_report
+        from .targets.weights import typed_reader
+
+        report: dict[str, Any] = {}
+
+        def finish_report() -> dict[str, Any]:
+            report.update(make_report(parts, captured.graph, self.passes, self.clock.seconds))
+            report["source_bytes"] = captured.source_bytes
+            return report
+
+        read = typed_reader(parts.lowering.graph, captured.weights.read)
+        with self.clock.stage("weights"):
+            write_artifact(writer, parts, read, pack_weight, finish_report, self.progress)
+        return report
+
+    def _prove(self, path: Path, isas: tuple[str, ...]) -> list[str]:
+        """Run the self-test if this machine can run a variant; a failure removes the artifact."""
+        from .runtime.selftest import run_selftest
+        from .targets.artifact import Artifact
+        from .targets.tilec import isa_supported
+
+        if not any(isa_supported(isa) for isa in isas):
+            return [f"not run: this machine runs none of {', '.join(isas)}"]
+        with self.clock.stage("self-test"), Artifact.open(path) as artifact:
+            results = list(run_selftest(artifact))
+        wrong = [r for r in results if not r.passed]
+        if wrong:
+            path.unlink()
+            raise LoweringError(
+                f"self-test: expected an error of at most {wrong[0].tolerance:g} in {wrong[0].name}, "
+                f"got {wrong[0].error:.3g} (a kernel or pass is wrong; the artifact was removed)"
+            )
+        return [f"{r.name}: error {r.error:.1e} of at most {r.tolerance:g}" for r in results]

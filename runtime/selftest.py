@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def run_selftest(
             f"{artifact.path}: has no self-test vectors (compile it again with them)"
         )
     record = json.loads(artifact.read("selftest.json"))
-    name = device or str(artifact.target["name"])
+    name = device or target_name(artifact)
     tokens = max(len(case["inputs"]["token_ids"]) for case in record["cases"])
     executable = open_device(name).load(
         artifact, num_pages=record["num_pages"], max_tokens=tokens, num_threads=num_threads
@@ -59,6 +59,11 @@ def run_selftest(
             yield CaseResult(case["name"], error, float(record["tolerance"]))
     finally:
         executable.close()
+
+
+def target_name(artifact: Artifact) -> str:
+    """The target an artifact was compiled for."""
+    return str(cast(dict[str, object], artifact.manifest["target"])["name"])
 
 
 def _batch(inputs: dict[str, Any]) -> StepBatch:

@@ -1,4 +1,4 @@
-"""What a chip offers the runtime: a `Device` loads an artifact, the `Executable` runs one step at a time.
+"""What a chip offers the runtime: a `Device` loads artifacts, an `Executable` runs steps.
 
 Run-time face: NumPy and the standard library only. Every array is C-contiguous int32.
 """

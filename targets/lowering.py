@@ -65,6 +65,7 @@ class Lowering:
         self.weights: dict[tuple[Value, str], WeightUse] = {}
         self.tiles: dict[str, TileChoice] = {}
         self.bucket = TokenRange(1, None)
+        self.unshared_text = "0"
         self._static = graph.static_values()
         self._root = _view_roots(graph, selection)
         self._calls: list[Call] = []
@@ -136,6 +137,7 @@ class Lowering:
         buckets = tuple(self._emit_bucket(reach) for reach in _ranges(self.target.token_buckets))
         temps = self._temporaries()
         plan = self._plan(temps)
+        self.unshared_text = dim_text(plan.unshared_bytes)
         return Program(
             entry=entry,
             symbols=symbols,

@@ -1,0 +1,155 @@
+"""``sglk bench model.sglk``: time to first token, time between tokens, tokens/s, memory, load time.
+
+Every scenario runs ``concurrency`` requests of random token ids side by side, cache cold unless a prefix is
+shared; figures are medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import SglkError
+from ..runtime import load
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Tokens per request; ``shared`` of the prompt's tokens are the same in all requests."""
+
+    prompt: int
+    new: int
+    concurrency: int
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Medians over rounds; tokens/s over all requests together."""
+
+    prompt: int
+    new: int
+    concurrency: int
+    shared: int
+    ttft_s: float
+    itl_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    total_s: float
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sglk bench", description="Measure an artifact here.")
+    parser.add_argument("artifact", help="an .sglk file or folder")
+    parser.add_argument("--prompt", default="16,512", help="prompt tokens, comma-separated")
+    parser.add_argument(
+        "--new", type=int, default=128, help="new tokens per request (default: 128)"
+    )
+    parser.add_argument("--concurrency", default="1", help="requests side by side, comma-separated")
+    parser.add_argument("--shared", type=int, default=0, help="leading prompt tokens all share")
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions (default: 3)")
+    parser.add_argument("--threads", type=int, help="worker threads (default: all allowed cores)")
+    parser.add_argument("--device", help="device to run on (default: the artifact's target)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    scenarios = [
+        Scenario(prompt, options.new, concurrency, min(options.shared, prompt))
+        for prompt in _numbers("--prompt", options.prompt)
+        for concurrency in _numbers("--concurrency", options.concurrency)
+    ]
+    started = time.perf_counter()
+    most = max(s.concurrency * (s.prompt + s.new + 64) for s in scenarios)
+    llm = load(options.artifact, **_load_options(options, most, scenarios))
+    load_s = time.perf_counter() - started
+    with llm:
+        results = [measure(llm, s, options.rounds) for s in scenarios]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if options.json:
+        record = {
+            "load_s": load_s,
+            "peak_rss_bytes": peak,
+            "scenarios": [asdict(r) for r in results],
+        }
+        print(json.dumps(record))
+    else:
+        print("\n".join(table_lines(results, load_s, peak)))
+    return 0
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise SglkError(f"{option}: expected whole numbers above 0, got {text!r}")
+    return [int(part) for part in parts]
+
+
+def _load_options(
+    options: argparse.Namespace, tokens: int, scenarios: list[Scenario]
+) -> dict[str, Any]:
+    """Enough pages that no scenario is preempted."""
+    from ..targets.artifact import Artifact
+    from ..targets.registry import open_device
+
+    with Artifact.open(options.artifact) as artifact:
+        target: Any = artifact.manifest["target"]
+        device = open_device(options.device or str(target["name"]))
+        page = device.kv_bytes_per_page(artifact)
+        pages = 2 + -(-tokens // int(target["page_size"])) + max(s.concurrency for s in scenarios)
+    return {
+        "device": options.device,
+        "num_threads": options.threads,
+        "kv_memory": page * pages,
+        "max_running": max(s.concurrency for s in scenarios),
+    }
+
+
+def measure(llm: Any, scenario: Scenario, rounds: int) -> Measured:
+    """One warm-up round, then medians over ``rounds``; each round has prompts of its own."""
+    rng = np.random.default_rng(scenario.prompt)
+    vocabulary = int(llm.engine.executor.executable.vocab_size)
+    results = [_round(llm, scenario, rng, vocabulary) for _ in range(rounds + 1)][1:]
+    columns = [statistics.median(column) for column in zip(*results, strict=True)]
+    return Measured(**asdict(scenario), **dict(zip(_COLUMNS, columns, strict=True)))
+
+
+_COLUMNS = ("ttft_s", "itl_s", "prefill_tokens_per_s", "decode_tokens_per_s", "total_s")
+
+
+def _round(llm: Any, s: Scenario, rng: np.random.Generator, vocabulary: int) -> tuple[float, ...]:
+    """(ttft, itl, prefill tokens/s, decode tokens/s, seconds) of one round."""
+    common = rng.integers(0, vocabulary, s.shared)
+    prompts = [
+        [int(t) for t in (*common, *rng.integers(0, vocabulary, s.prompt - s.shared))]
+        for _ in range(s.concurrency)
+    ]
+    started = time.perf_counter()
+    answers = llm.generate(prompts, max_tokens=s.new, ignore_eos=True)
+    total = time.perf_counter() - started
+    first = max(a.ttft for a in answers)
+    gaps = [gap for a in answers for gap in a.itl]
+    decoded = sum(len(a.itl) for a in answers)
+    prefilled = sum(a.num_prompt_tokens - a.num_cached_tokens for a in answers)
+    decode = decoded / (total - first) if decoded else 0.0
+    itl = statistics.median(gaps) if gaps else 0.0
+    return statistics.median(a.ttft for a in answers), itl, prefilled / first, decode, total
+
+
+def table_lines(results: list[Measured], load_s: float, peak: int) -> list[str]:
+    """A table for people."""
+    lines = ["prompt   new  conc  shared   TTFT s    ITL ms  prefill tok/s  decode tok/s"]
+    lines += [
+        f"{r.prompt:6d} {r.new:5d} {r.concurrency:5d} {r.shared:7d} {r.ttft_s:8.3f} "
+        f"{r.itl_s * 1e3:9.2f} {r.prefill_tokens_per_s:14.0f} {r.decode_tokens_per_s:13.0f}"
+        for r in results
+    ]
+    return [*lines, f"loaded in {load_s:.2f} s, peak memory {peak / 1e6:.0f} MB"]
