@@ -1,0 +1,163 @@
+"""Attention as one op: the torch op ``sglk::attention`` and its registration with transformers.
+
+transformers calls the function registered under a model's attention implementation with q, k, v, and hands
+it what the mask function of the same name made. Ours makes a `MaskKind` instead of a tensor, so the
+captured graph holds the kind of the mask (full, sliding window) and not the mask.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..errors import FrontendError
+
+IMPLEMENTATION = "sglk"
+"""Name of the attention implementation, as in ``from_config(..., attn_implementation="sglk")``."""
+
+FAR = 1 << 20  # a position past every window in use, to tell full attention from a large window
+_MEANINGFUL = ("position_bias", "head_mask", "alibi", "indices", "block_indices")
+"""Arguments that some models give to attention and that change its result."""
+
+
+@torch.library.custom_op("sglk::attention", mutates_args=())
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """q [B, H, T, D], k, v [B, KVH, T, D] -> [B, T, H, D]; the meaning is `ir.ops.attention.Attention`."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = q @ k.transpose(2, 3) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    positions = torch.arange(q.shape[2], device=q.device)
+    hidden = ~MaskKind(causal, window).sees(positions[:, None], positions[None, :])
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if sinks is not None:
+        column = sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1).to(scores.dtype)
+        return (torch.cat((scores, column), -1).softmax(-1)[..., :-1] @ v).transpose(1, 2).clone()
+    return (scores.softmax(-1) @ v).transpose(1, 2).contiguous()
+
+
+@attention.register_fake
+def _attention_shape(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    return q.new_empty((q.shape[0], q.shape[2], q.shape[1], v.shape[3]))
+
+
+@dataclass(frozen=True)
+class MaskKind:
+    """Which keys a query sees, in place of a mask tensor; any tensor operation on it is refused."""
+
+    causal: bool
+    window: int | None = None
+
+    def sees(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        """Truth for query positions ``q`` and key positions ``k``, broadcast."""
+        seen = torch.ones_like(q * k, dtype=torch.bool)
+        if self.causal:
+            seen = seen & (k <= q)
+        return seen if self.window is None else seen & (k > q - self.window)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        name = getattr(func, "__name__", str(func))
+        raise FrontendError(
+            f"attention mask: expected a model that calls transformers' AttentionInterface, "
+            f"got one that applies {name} to the mask itself (this architecture is not supported)"
+        )
+
+
+def mask_kind(*, mask_function: Callable[..., Any], **details: Any) -> MaskKind:
+    """The mask function given to transformers: names the kind of a mask by asking for its values.
+
+    ``local_size`` is the window that transformers announces; the values at its edges decide.
+    """
+    window = details.get("local_size")
+    candidates = [MaskKind(True), MaskKind(False)]
+    if window is not None:
+        candidates.insert(0, MaskKind(True, int(window)))
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        q, k = _probes(window)
+        try:
+            got = mask_function(torch.tensor(0), torch.tensor(0), q, k)
+        except (RuntimeError, TypeError, AttributeError) as error:
+            raise _unknown_mask(mask_function) from error
+        for kind in candidates:
+            if torch.equal(torch.broadcast_to(got, (len(q), k.shape[1])), kind.sees(q, k)):
+                return kind
+    raise _unknown_mask(mask_function)
+
+
+def _probes(window: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Query positions [N, 1] and key positions [1, N] around 0, the window's edges, and far away."""
+    centres = {0, 8, 64, FAR} | ({window, 2 * window, 3 * window} if window is not None else set())
+    points = torch.tensor(sorted({max(c + d, 0) for c in centres for d in range(-3, 4)}))
+    return points[:, None], points[None, :]
+
+
+def _unknown_mask(mask_function: Callable[..., Any]) -> FrontendError:
+    return FrontendError(
+        "attention mask: expected causal, sliding-window or full attention, got "
+        f"{mask_function.__qualname__} (chunked, packed and prefix masks are not supported)"
+    )
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: object,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **details: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention function given to transformers."""
+    where = type(module).__name__
+    if not isinstance(attention_mask, MaskKind):
+        raise FrontendError(
+            f"{where}: expected a mask made by transformers' mask functions, got "
+            f"{type(attention_mask).__name__} (this architecture makes masks of its own)"
+        )
+    if extra := [name for name in _MEANINGFUL if details.get(name) is not None]:
+        raise FrontendError(
+            f"{where}: expected attention of q, k, v, scale, window, softcap and sinks, "
+            f"got {', '.join(extra)} (this architecture is not supported)"
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    sinks = s_aux if s_aux is not None else details.get("sinks")
+    causal, window = attention_mask.causal, attention_mask.window
+    return attention(query, key, value, scale, causal, window, softcap, sinks), None
+
+
+@functools.cache
+def register() -> None:
+    """Make ``attn_implementation="sglk"`` known to transformers; once per process."""
+    from transformers.masking_utils import AttentionMaskInterface
+    from transformers.modeling_utils import AttentionInterface
+
+    AttentionInterface.register(IMPLEMENTATION, attend)
+    AttentionMaskInterface.register(IMPLEMENTATION, mask_kind)

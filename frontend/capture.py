@@ -1,0 +1,184 @@
+"""A Hugging Face causal LM, built from its config alone and captured with a symbolic number of tokens.
+
+No weight is ever allocated: parameters are fake tensors, which have a shape and a device but no memory.
+Buffers that the model computes from its config (``inv_freq``) are real, because their values become
+constants of the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, ExportedProgram
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.overrides import TorchFunctionMode
+
+from ..errors import FrontendError, SglkError
+from ..ir.graph import Graph
+from . import attention
+from .fx_convert import Progress, _silent, convert_program, symbol_names
+
+EXAMPLE_TOKENS = 7  # torch specialises sizes 0 and 1, and nothing in a model is 7 by accident
+_INPUTS = {"token_ids": {1: "tokens"}, "position_ids": {1: "tokens"}}
+_PREFIX = "model_under_capture."
+
+
+def capture_causal_lm(config: Any, progress: Progress | None = None) -> Graph:
+    """Graph of ``token_ids, position_ids i32[1, tokens] -> logits f32[1, tokens, V]``.
+
+    Parameters have their Hugging Face names; all float arithmetic is f32. Valid for one token and up to
+    the context length of the config.
+    """
+    progress = progress or _silent
+    progress("build", 0, 1)
+    model = build_without_weights(config)
+    progress("build", 1, 1)
+    program = export_causal_lm(model, progress)
+    names = symbol_names(program, _INPUTS)
+    return convert_program(
+        program,
+        name=config.model_type,
+        symbols=names,
+        rename=lambda name: name.removeprefix(_PREFIX),
+        progress=progress,
+    )
+
+
+class _EmptyOnMeta(TorchFunctionMode):
+    """Memory that is asked for without values (every weight) is never allocated; the rest is real."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        options = dict(kwargs or {})
+        if func is torch.empty:
+            options["device"] = "meta"
+        result: torch.Tensor = func(*args, **options)
+        return result
+
+
+def build_without_weights(config: Any) -> torch.nn.Module:
+    """The model of ``config`` in eval mode, its parameters fake f32 tensors on the CPU."""
+    from transformers import AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
+    attention.register()
+    with _model_errors(config.model_type, "building it from its config"):
+        with _quiet(), _EmptyOnMeta(), no_init_weights():
+            model: Any = AutoModelForCausalLM.from_config(
+                copy.deepcopy(config),
+                attn_implementation=attention.IMPLEMENTATION,
+                dtype=torch.float32,
+            )
+        model.tie_weights()
+    _fake_parameters(model)
+    return model.eval()  # type: ignore[no-any-return]
+
+
+def _fake_parameters(model: torch.nn.Module) -> None:
+    """Replace every parameter by a fake tensor on the CPU, tied ones by the same one."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    fakes: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            if parameter not in fakes:
+                with mode:
+                    empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+                fakes[parameter] = torch.nn.Parameter(empty, requires_grad=False)
+            module._parameters[name] = fakes[parameter]
+
+
+class _Step(torch.nn.Module):
+    """The model as the graph sees it: token ids and positions in, logits of every position out.
+
+    A mask of ones says that nothing is padded; without one transformers looks for packed sequences.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model_under_capture = model
+        accepted = inspect.signature(model.forward).parameters
+        self.takes_positions = "position_ids" in accepted or any(
+            p.kind is p.VAR_KEYWORD for p in accepted.values()
+        )
+
+    def forward(self, token_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        positions = {"position_ids": position_ids} if self.takes_positions else {}
+        output = self.model_under_capture(
+            input_ids=token_ids,
+            attention_mask=torch.ones_like(token_ids),
+            use_cache=False,
+            **positions,
+        )
+        return output.logits  # type: ignore[no-any-return]
+
+
+def export_causal_lm(model: torch.nn.Module, progress: Progress = _silent) -> ExportedProgram:
+    """Export with ``tokens`` symbolic, from 2 (torch treats 1 as a constant) to the context length."""
+    parameter = next(iter(model.parameters()))
+    mode = getattr(parameter, "fake_mode", contextlib.nullcontext())
+    limit = getattr(_text_config(model), "max_position_embeddings", None)
+    tokens = Dim("tokens", min=2, max=limit) if limit else Dim("tokens", min=2)
+    config: Any = model.config
+    hooks = _report_layers(model, progress)
+    try:
+        with _model_errors(config.model_type, "running it on fake tensors"):
+            with torch.no_grad(), mode, _quiet():
+                example = torch.zeros((1, EXAMPLE_TOKENS), dtype=torch.int64)
+                return torch.export.export(
+                    _Step(model),
+                    (example, torch.zeros_like(example)),
+                    dynamic_shapes=({1: tokens}, {1: tokens}),
+                    strict=False,
+                )
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _text_config(model: torch.nn.Module) -> Any:
+    config: Any = model.config
+    return config.get_text_config(decoder=True)
+
+
+def _report_layers(model: torch.nn.Module, progress: Progress) -> list[Any]:
+    """Hooks that report each layer of the longest module list as it is traced."""
+    lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
+    layers = max(lists, key=len, default=torch.nn.ModuleList())
+
+    def report(done: int) -> Any:
+        return lambda *_: progress("capture", done, len(layers))
+
+    return [layer.register_forward_hook(report(i + 1)) for i, layer in enumerate(layers)]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide warnings of torch and transformers about their own code: the user cannot act on them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _model_errors(model_type: str, doing: str) -> Iterator[None]:
+    """The code of a model may raise anything; the user gets one sentence, with the cause chained."""
+    try:
+        yield
+    except SglkError:
+        raise
+    except Exception as error:
+        text = str(error).strip().split("\n")[0][:300]
+        raise FrontendError(
+            f"{model_type}: expected a model that can be captured with a symbolic number of tokens, "
+            f"got {type(error).__name__} while {doing}: {text} (the cause has the model's source line)"
+        ) from error

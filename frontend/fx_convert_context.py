@@ -1,0 +1,147 @@
+"""What the converters of ATen ops share: the table they are entered in, and the `Emitter` they write with.
+
+A converter has the ATen op's own signature after the emitter: ``def add(e, a, b, *, alpha=1)``. Tensor
+arguments arrive as `ir` values, sizes as dims, the rest as Python numbers, strings and lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import sympy
+import torch
+from torch import fx
+
+from ..errors import SglkError
+from ..ir.dim import Dim
+from ..ir.dtype import BOOL, F32, I8, I32, U8, DType
+from ..ir.graph import Graph, Value
+from ..ir.op import Op
+from ..ir.ops.elementwise import Cast
+from ..ir.ops.shape import Broadcast, Reshape
+from ..ir.types import TensorType
+from .fx_convert_dims import DimNames
+
+Operand: TypeAlias = Value | int | float | bool | sympy.Expr
+Converter: TypeAlias = Callable[..., Any]
+CONVERTERS: dict[str, Converter] = {}
+"""By ``namespace.packet``: ``aten.add`` stands for all its overloads."""
+
+DTYPES: dict[torch.dtype, DType] = {
+    torch.float32: F32,
+    torch.float64: F32,
+    torch.float16: F32,
+    torch.bfloat16: F32,
+    torch.int64: I32,
+    torch.int32: I32,
+    torch.int16: I32,
+    torch.int8: I8,
+    torch.uint8: U8,
+    torch.bool: BOOL,
+}
+"""All float arithmetic is f32; indices are i32, and constants that do not fit are refused."""
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_NOT_MODEL = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+class Unsupported(SglkError):
+    """A converter cannot express this use of its op; the driver collects these for one report."""
+
+
+def converts(*names: str) -> Callable[[Converter], Converter]:
+    """Enter a converter under ATen names (``add``) or full ones (``sglk.attention``)."""
+
+    def enter(converter: Converter) -> Converter:
+        for name in names:
+            key = name if "." in name else f"aten.{name}"
+            assert key not in CONVERTERS, f"{key} has two converters"
+            CONVERTERS[key] = converter
+        return converter
+
+    return enter
+
+
+def source_line(node: fx.Node) -> str:
+    """``file.py:line`` of the innermost frame that is neither torch's nor ours; "" if unknown."""
+    for path, line in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
+        if not path.startswith(_NOT_MODEL):
+            return f"{Path(path).name}:{line}"
+    return ""
+
+
+def numpy_array(tensor: torch.Tensor, where: str) -> tuple[np.ndarray, TensorType]:
+    """A real tensor as constant data; integers that do not fit i32 raise `Unsupported`."""
+    if tensor.dtype not in DTYPES:
+        raise Unsupported(f"{where} is a constant of {tensor.dtype}")
+    dtype = DTYPES[tensor.dtype]
+    wide = tensor.detach().to(torch.float32 if dtype == F32 else tensor.dtype).numpy()
+    data = np.array(wide, dtype.numpy, order="C")
+    if dtype.is_integer and not np.array_equal(data, wide):
+        raise Unsupported(f"{where} holds integers that do not fit 32 bits")
+    return data, TensorType(dtype, data.shape)
+
+
+class Emitter:
+    """Appends ops to the graph on behalf of one fx node at a time."""
+
+    def __init__(self, graph: Graph, dims: DimNames) -> None:
+        self.graph = graph
+        self.dims = dims
+        self.node: fx.Node | None = None
+        self._scalars: dict[tuple[type, float, DType], Value] = {}
+
+    def emit(self, op: Op, *inputs: Value) -> Value:
+        return self.graph.emit(op, *inputs, source=source_line(self.node) if self.node else "")
+
+    def type_of(self, fake: torch.Tensor) -> TensorType:
+        if fake.dtype not in DTYPES:
+            raise Unsupported(f"values of {fake.dtype}")
+        return TensorType(DTYPES[fake.dtype], self.dims.shape(fake.shape))
+
+    @property
+    def result(self) -> TensorType:
+        """The type that torch gives the current node's (first) result."""
+        assert self.node is not None
+        value = self.node.meta["val"]
+        return self.type_of(value[0] if isinstance(value, tuple | list) else value)
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return self.result.shape
+
+    def scalar(self, number: float, dtype: DType) -> Value:
+        """A constant of rank 0, one per number and dtype."""
+        key = (type(number), number, dtype)
+        if key not in self._scalars or number != number:
+            data = np.array(number).astype(dtype.numpy)
+            if dtype.is_integer and int(data) != int(number):
+                raise Unsupported(f"the integer {number} does not fit {dtype}")
+            self._scalars[key] = self.graph.const(data, TensorType(dtype, ()))
+        return self._scalars[key]
+
+    def operand(self, x: Operand, dtype: DType) -> Value:
+        """A value or number as a value of ``dtype``."""
+        if isinstance(x, Value):
+            return self.cast(x, dtype)
+        if isinstance(x, sympy.Expr):
+            raise Unsupported(f"the size {x} as a number in arithmetic")
+        return self.scalar(x, dtype)
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        return x if x.type.dtype == dtype else self.emit(Cast(dtype), x)
+
+    def reshape(self, x: Value, shape: tuple[Dim, ...]) -> Value:
+        return x if x.type.shape == shape else self.emit(Reshape(shape), x)
+
+    def broadcast(self, x: Value, shape: tuple[Dim, ...]) -> Value:
+        return x if x.type.shape == shape else self.emit(Broadcast(shape), x)
+
+
+def axis_of(x: Value, axis: int) -> int:
+    """A torch axis as a non-negative one."""
+    return axis % max(x.type.rank, 1)
