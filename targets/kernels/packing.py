@@ -7,9 +7,11 @@ its ggml blocks plus that padding and the alignment of its sections (64 bytes ea
     >>> block = BLOCK_TYPES["q4_1"]
     >>> raw = np.arange(64 * 2 * 20, dtype=np.uint8).reshape(64, 40)  # N = 64, K = 64
     >>> packed = pack_blocks(block, raw)
-    >>> {name: (part.offset, part.dtype, part.shape) for name, part in sections(block, 64, 64).items()}
-    ... # doctest: +NORMALIZE_WHITESPACE
-    {'q': (0, 'u8', (1, 2, 16, 64)), 'd': (2048, 'f16', (1, 2, 64)), 'm': (2304, 'f16', (1, 2, 64))}
+    >>> for name, part in sections(block, 64, 64).items():
+    ...     print(name, part.offset, part.dtype, part.shape)
+    q 0 u8 (1, 2, 16, 64)
+    d 2048 f16 (1, 2, 64)
+    m 2304 f16 (1, 2, 64)
     >>> bool((unpack_blocks(block, packed, 64, 64) == raw).all())
     True
 """
