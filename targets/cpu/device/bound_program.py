@@ -1,0 +1,192 @@
+"""A program bound to memory: one native call runs all its kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import DeviceError
+from ...artifact import Buffer, Program
+from ...dim_code import DimExpr, parse
+from .library import ARENA_TOO_SMALL, OK, Library, Step
+from .memory import Memory
+from .plan_code import ARENA, encode
+
+Array = NDArray[np.generic]
+DTYPES: dict[str, np.dtype[np.generic]] = {
+    name: np.dtype(numpy)
+    for name, numpy in {
+        "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
+        "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8,
+        "u64": np.uint64, "u32": np.uint32, "u16": np.uint16, "u8": np.uint8, "bool": np.bool_,
+    }.items()
+}  # fmt: skip
+"""NumPy types at the border; bf16 travels as its raw 16 bits."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CallTime:
+    """Where the time of a step goes: one call of one bucket."""
+
+    bucket: int
+    kernel: str
+    op: str
+    nanoseconds: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Border:
+    """An input or output: where it is in the plan, its type and sizes."""
+
+    name: str
+    base: int
+    dtype: np.dtype[np.generic]
+    shape: tuple[DimExpr, ...]
+
+    def extents(self, symbols: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape for known symbols."""
+        return tuple(dim.evaluate(symbols) for dim in self.shape)
+
+
+class BoundProgram:
+    """One entry point with its plan, and the addresses of everything its kernels touch."""
+
+    def __init__(
+        self,
+        program: Program,
+        library: Library,
+        arena: Memory,
+        regions: Mapping[tuple[str, str], NDArray[np.uint8]],
+        num_pages: int,
+    ) -> None:
+        self.program = program
+        self.symbols = program.all_symbols
+        self._num_pages = num_pages
+        self._code = encode(program)
+        self._library = library
+        self._arena = arena
+        self._regions = regions  # keeps the memory alive
+        self._numbers = {base: index for index, base in enumerate(self._code.bases)}
+        self._bases = np.zeros(len(self._numbers), np.int64)
+        self._sizes = np.zeros(len(self._numbers), np.int64)
+        for base, region in regions.items():
+            if base in self._numbers:
+                self._point(self._numbers[base], region.ctypes.data, region.nbytes)
+        self.inputs = {b.name: self._border(b) for b in program.inputs}
+        self.outputs = {b.name: self._border(b) for b in program.outputs}
+        self._memories = {name: Memory(f"output {name}") for name in self.outputs}
+        self._values = np.zeros(max(1, len(self.symbols)), np.int64)
+        self._times = np.zeros((0, 0), np.int64)
+        self._scratch = np.zeros(0, np.int64)
+        self.plan = library.create_plan(self._code)
+        self._step = Step()
+        self._step.symbols = self._values.ctypes.data
+        self._step.bases = self._bases.ctypes.data
+        self._step.sizes = self._sizes.ctypes.data
+        self._reference = ctypes.byref(self._step)
+
+    def _border(self, buffer: Buffer) -> Border:
+        if buffer.dtype not in DTYPES:
+            raise DeviceError(
+                f"cpu: {buffer.kind} {buffer.name}: expected a type of {sorted(DTYPES)},"
+                f" got {buffer.dtype}"
+            )
+        shape = tuple(parse(text, self.symbols) for text in buffer.shape)
+        number = self._numbers[buffer.kind, buffer.name]
+        return Border(buffer.name, number, DTYPES[buffer.dtype], shape)
+
+    def _point(self, base: int, address: int, size: int) -> None:
+        self._bases[base] = address
+        self._sizes[base] = size
+
+    def bind(self, border: Border, array: Array) -> None:
+        """Let the kernels read `array`, whose type and layout are checked, not its shape."""
+        if array.dtype != border.dtype or not array.flags.c_contiguous:
+            raise DeviceError(
+                f"cpu: input {border.name}: expected a contiguous array of {border.dtype},"
+                f" got {array.dtype} with strides {array.strides}"
+            )
+        self._point(border.base, array.__array_interface__["data"][0], array.nbytes)
+
+    def run(self, pool: int, values: Sequence[int]) -> None:
+        """Run all kernels for symbol values in the program's order (`num_pages` excluded)."""
+        self._values[: len(values)] = values
+        self._values[len(values) : len(self.symbols)] = self._num_pages
+        self._point(ARENA, self._arena.address, self._arena.num_bytes)
+        result = self._library.plan_run(pool, self.plan, self._reference)
+        if result == ARENA_TOO_SMALL:
+            self._arena.ensure(self._step.arena_needed)
+            self._point(ARENA, self._arena.address, self._arena.num_bytes)
+            result = self._library.plan_run(pool, self.plan, self._reference)
+        if result != OK:
+            known = dict(zip(self.symbols, self._values.tolist(), strict=False))
+            message = self._step.message.decode()
+            raise DeviceError(f"cpu: program {self.program.entry}: {message} (with {known})")
+        if self._scratch.size:
+            self._times[self._step.bucket] += self._scratch
+            self._scratch[:] = 0
+
+    def output(self, border: Border, extents: tuple[int, ...]) -> Array:
+        """Memory for an output of this shape, as the view that the kernels will fill."""
+        count = 1
+        for extent in extents:
+            count *= extent
+        size = count * border.dtype.itemsize
+        memory = self._memories[border.name]
+        memory.ensure(size)
+        self._point(border.base, memory.address, memory.num_bytes)
+        return memory.array[:size].view(border.dtype).reshape(extents)
+
+    def run_named(self, pool: int, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run on inputs by name; symbols come from their shapes. Outputs are copies."""
+        if set(inputs) != set(self.inputs):
+            raise DeviceError(
+                f"cpu: program {self.program.entry}: expected inputs {sorted(self.inputs)},"
+                f" got {sorted(inputs)}"
+            )
+        symbols = self.bind_shapes(inputs)
+        for name, array in inputs.items():
+            self.bind(self.inputs[name], array)
+        views = {n: self.output(b, b.extents(symbols)) for n, b in self.outputs.items()}
+        self.run(pool, [symbols[name] for name in self.program.symbols])
+        return {name: view.copy() for name, view in views.items()}
+
+    def bind_shapes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
+        """Symbol values that the shapes of the inputs give; every shape is checked."""
+        symbols = {"num_pages": self._num_pages}
+        for name, border in self.inputs.items():
+            for dim, extent in zip(border.shape, inputs[name].shape, strict=False):
+                if len(dim.code) == 1 and dim.symbols:
+                    symbols.setdefault(str(dim), extent)
+        missing = [name for name in self.program.symbols if name not in symbols]
+        if missing:
+            raise DeviceError(
+                f"cpu: program {self.program.entry}: no input's shape gives {missing[0]}"
+            )
+        for name, border in self.inputs.items():
+            if border.extents(symbols) != inputs[name].shape:
+                raise DeviceError(
+                    f"cpu: input {name}: expected shape {border.extents(symbols)},"
+                    f" got {inputs[name].shape}"
+                )
+        return symbols
+
+    def start_profile(self) -> None:
+        """From now on, time every call."""
+        largest = max(len(bucket.calls) for bucket in self.program.buckets)
+        self._times = np.zeros((len(self.program.buckets), largest), np.int64)
+        self._scratch = np.zeros(largest, np.int64)
+        self._step.nanoseconds = self._scratch.ctypes.data
+
+    def profile(self) -> list[CallTime]:
+        """Time of each call since `start_profile`, in the order of the program."""
+        return [
+            CallTime(number, call.kernel, call.op, int(self._times[number, index]))
+            for number, bucket in enumerate(self.program.buckets)
+            for index, call in enumerate(bucket.calls)
+            if self._times.size
+        ]

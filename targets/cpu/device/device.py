@@ -1,0 +1,96 @@
+"""The CPU as a device: picks the variant for this machine and loads it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import cast
+
+from ....errors import ArtifactError, DeviceError
+from ...artifact import Artifact
+from .executable import STEP, CpuExecutable, state_bytes
+from .isa import Machine, choose, library_machine, this_machine
+from .library import Library
+from .threads import choose_num_threads
+
+MAX_PAGES = 2**31 - 1
+
+
+class CpuDevice:
+    """Implements `Device`."""
+
+    name = "cpu"
+
+    def load(
+        self, artifact: Artifact, *, num_pages: int, max_tokens: int, num_threads: int | None = None
+    ) -> CpuExecutable:
+        """Bind an artifact: load kernels, map weights, allocate ``num_pages`` pages."""
+        if not 1 <= num_pages <= MAX_PAGES or max_tokens < 1:
+            raise DeviceError(
+                "cpu: expected at least one page and one token,"
+                f" got num_pages {num_pages} and max_tokens {max_tokens}"
+            )
+        _check_target(artifact)
+        threads = choose_num_threads(num_threads)
+        library = _load_library(artifact, this_machine())
+        with contextlib.ExitStack() as undo:
+            undo.callback(library.close)
+            executable = CpuExecutable(
+                artifact,
+                library,
+                num_pages=num_pages,
+                max_tokens=max_tokens,
+                num_threads=threads,
+            )
+            undo.pop_all()
+        return executable
+
+    def kv_bytes_per_page(self, artifact: Artifact) -> int:
+        """Bytes that one page takes over all layers."""
+        if STEP not in artifact.entries:
+            return 0
+        states = artifact.program(STEP).states
+        return sum(state_bytes(s.bytes, 2) - state_bytes(s.bytes, 1) for s in states)
+
+
+def open_device() -> CpuDevice:
+    """What `targets.registry` calls."""
+    return CpuDevice()
+
+
+def _check_target(artifact: Artifact) -> None:
+    target = cast(dict[str, object], artifact.manifest["target"])
+    if target["name"] != "cpu":
+        raise ArtifactError(
+            f"{artifact.path}: expected an artifact for the target cpu, got one for"
+            f" {target['name']} (compile it with --target cpu)"
+        )
+    shards = cast(dict[str, int], artifact.manifest.get("shards", {"ranks": 1}))
+    if shards["ranks"] != 1:
+        raise ArtifactError(
+            f"{artifact.path}: expected one rank, got {shards['ranks']} (cpu runs unsharded)"
+        )
+
+
+def choose_variant(artifact: Artifact, machine: Machine) -> dict[str, object]:
+    """The fastest variant of the artifact that `machine` runs."""
+    target = cast(dict[str, object], artifact.manifest["target"])
+    variants = cast(Sequence[dict[str, object]], target["variants"])
+    fitting = {
+        str(variant["isa"]): variant
+        for variant in variants
+        if library_machine(artifact.view(str(variant["library"]))) == machine.name
+    }
+    isa = choose(machine, fitting)
+    if isa is not None:
+        return fitting[isa]
+    inside = [str(variant["isa"]) for variant in variants]
+    raise ArtifactError(
+        f"{artifact.path}: expected code for this machine, {machine.name} with {machine.best},"
+        f" got only {inside} (compile with --cpu-isa {machine.best})"
+    )
+
+
+def _load_library(artifact: Artifact, machine: Machine) -> Library:
+    member = str(choose_variant(artifact, machine)["library"])
+    return Library(f"{artifact.path}: {member}", artifact.view(member))

@@ -1,0 +1,149 @@
+"""An artifact on the CPU: memory allocated, kernels loaded, threads ready."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import ArtifactError, DeviceError
+from ...artifact import Artifact, Program
+from ...device import StepBatch
+from ...dim_code import parse
+from .bound_program import Array, BoundProgram, CallTime
+from .library import Library
+from .memory import Memory
+from .step_inputs import ValueChecker, check_shapes, check_step_program
+
+STEP = "step"
+TYPICAL_SEQS = 256
+"""Sequences and logit rows that the arena is sized for at load; a larger step grows it."""
+
+
+class CpuExecutable:
+    """Implements `Executable`; also runs other entries by name with `run`. Not thread-safe."""
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        library: Library,
+        *,
+        num_pages: int,
+        max_tokens: int,
+        num_threads: int,
+    ) -> None:
+        self.num_pages = num_pages
+        self.max_tokens = max_tokens
+        self.num_threads = num_threads
+        self.page_size = _size(artifact, "target", "page_size")
+        self.vocab_size = _size(artifact, "model", "vocab_size")
+        self._programs: dict[str, BoundProgram] = {}
+        self._pool = library.create_pool(num_threads)
+        # Not only `close`: an executable that is merely dropped ends its threads too.
+        self._release = weakref.finalize(self, library.close)
+        self._arena = Memory("intermediate results")
+        programs = [artifact.program(entry) for entry in artifact.entries]
+        regions = _weights(artifact, programs) | self._states(programs)
+        for program in programs:
+            bound = BoundProgram(program, library, self._arena, regions, num_pages)
+            self._programs[program.entry] = bound
+        if STEP in self._programs:
+            check_step_program(self._programs[STEP].program, self.page_size)
+        self._reserve_arena(programs, _size(artifact, "model", "context_length"))
+        self._checker = ValueChecker(library, self.page_size, num_pages, self.vocab_size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give memory and threads back; safe to call twice."""
+        self._programs = {}
+        self._arena = Memory("intermediate results")
+        self._release()
+
+    def step(self, batch: StepBatch) -> NDArray[np.float32]:
+        """Run one step; the logits [L, V] are a view that is valid until the next step."""
+        program = self._program(STEP)
+        symbols = check_shapes(batch, self.max_tokens)
+        self._checker.check(batch, symbols)
+        for name, border in program.inputs.items():
+            program.bind(border, getattr(batch, name))
+        (logits,) = program.outputs.values()
+        view = program.output(logits, (symbols["rows"], self.vocab_size))
+        program.run(self._pool, [symbols[name] for name in program.program.symbols])
+        return cast(NDArray[np.float32], view)
+
+    def run(self, entry: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run an entry that is no decoder step on arrays by name; returns its outputs by name."""
+        return self._program(entry).run_named(self._pool, inputs)
+
+    def start_profile(self) -> None:
+        """Time every call from now on; costs two clock reads and a barrier per call."""
+        for program in self._programs.values():
+            program.start_profile()
+
+    def profile(self, entry: str = STEP) -> list[CallTime]:
+        """Time of each call of `entry` since `start_profile`."""
+        return self._program(entry).profile()
+
+    def _program(self, entry: str) -> BoundProgram:
+        if not self._release.alive:
+            raise DeviceError("cpu: the executable is closed (load the artifact again)")
+        if entry not in self._programs:
+            raise DeviceError(f"cpu: no program {entry!r} (has: {sorted(self._programs)})")
+        return self._programs[entry]
+
+    def _states(self, programs: list[Program]) -> dict[tuple[str, str], NDArray[np.uint8]]:
+        """One region per state name; entries that name the same state share it."""
+        sizes: dict[str, int] = {}
+        for program in programs:
+            for state in program.states:
+                size = state_bytes(state.bytes, self.num_pages)
+                if sizes.setdefault(state.name, size) != size:
+                    raise ArtifactError(f"cpu: state {state.name} has two sizes in the programs")
+        return {("state", n): Memory(f"state {n}", size).array for n, size in sizes.items()}
+
+    def _reserve_arena(self, programs: list[Program], context_length: int) -> None:
+        """Size the arena for the largest usual step, so that serving rarely maps memory anew."""
+        seqs = min(self.max_tokens, TYPICAL_SEQS)
+        pages = -(-context_length // self.page_size) if self.page_size else 0
+        usual = {"tokens": self.max_tokens, "seqs": seqs, "rows": seqs}
+        usual |= {"pages": max(1, min(pages, self.num_pages)), "num_pages": self.num_pages}
+        for program in programs:
+            size = parse(program.arena_bytes, program.all_symbols)
+            if size.symbols <= set(usual):
+                self._arena.ensure(size.evaluate(usual))
+
+
+def state_bytes(text: str, num_pages: int) -> int:
+    """Bytes of a state with so many pages."""
+    size = parse(text, ["num_pages"]).evaluate({"num_pages": num_pages})
+    if size < 0:
+        raise ArtifactError(f"cpu: expected a state of 0 or more bytes, got {size}")
+    return size
+
+
+def _weights(
+    artifact: Artifact, programs: list[Program]
+) -> dict[tuple[str, str], NDArray[np.uint8]]:
+    """Views of the weights in the file: nothing is copied, pages come in when read."""
+    names = dict.fromkeys(name for program in programs for name in program.weights)
+    return {("weight", name): artifact.weight(name) for name in names}
+
+
+def _size(artifact: Artifact, section: str, key: str) -> int:
+    """A size of the manifest that models without it leave out: then 0."""
+    value = cast(dict[str, object], artifact.manifest[section]).get(key)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,82 @@
+"""Which compiled variants of an artifact this machine can run; the best one first.
+
+The names are those of targets/tilec; what each needs is read from /proc/cpuinfo, whose flags the
+kernel leaves out when the operating system does not save the registers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import struct
+from collections.abc import Collection
+from pathlib import Path
+
+_V3 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"})
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_V4_BF16 = _V4 | {"avx512_bf16", "avx512_vnni"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What an instruction set needs: a machine ("" for any) and processor flags."""
+
+    name: str
+    machine: str
+    flags: frozenset[str]
+
+
+VARIANTS = (
+    Variant("x86_64_v4_bf16", "x86_64", _V4_BF16),
+    Variant("x86_64_v4", "x86_64", _V4),
+    Variant("x86_64_v3", "x86_64", _V3),
+    Variant("aarch64", "aarch64", frozenset({"asimd"})),
+    Variant("generic", "", frozenset()),
+)
+"""From the fastest to the slowest."""
+_ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """The processor: what `uname -m` says, and its flags."""
+
+    name: str
+    flags: frozenset[str]
+
+    def runs(self, variant: Variant) -> bool:
+        """True when nothing that `variant` needs is missing."""
+        return variant.machine in ("", self.name) and variant.flags <= self.flags
+
+    @property
+    def best(self) -> str:
+        """The fastest instruction set."""
+        return next(variant.name for variant in VARIANTS if self.runs(variant))
+
+
+def this_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> Machine:
+    """The processor we run on; flags that only some cores have do not count."""
+    name = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return Machine(name, frozenset())
+    per_core = [
+        frozenset(line.partition(":")[2].split())
+        for line in text.splitlines()
+        if line.partition(":")[0].strip() in ("flags", "Features")
+    ]
+    return Machine(name, frozenset.intersection(*per_core) if per_core else frozenset())
+
+
+def choose(machine: Machine, names: Collection[str]) -> str | None:
+    """The fastest of `names` that `machine` runs; None when it runs none."""
+    return next((v.name for v in VARIANTS if v.name in names and machine.runs(v)), None)
+
+
+def library_machine(library: bytes | memoryview) -> str:
+    """The machine an ELF library was compiled for; "" when it is no ELF library."""
+    if len(library) < 64 or bytes(library[:4]) != b"\x7fELF":
+        return ""
+    number = int(struct.unpack_from("<H", library, 18)[0])
+    return _ELF_MACHINES.get(number, f"ELF machine {number}")

@@ -1,0 +1,99 @@
+"""Checks of a step's arrays: a wrong index would make a kernel read or write foreign memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....errors import ArtifactError, DeviceError
+from ...artifact import Program
+from ...device import StepBatch
+from .library import Library
+
+FIELDS = (
+    "token_ids", "positions", "slots", "query_start", "seq_lens", "page_table", "logit_rows",
+)  # fmt: skip
+SYMBOLS = frozenset({"tokens", "seqs", "pages", "rows", "num_pages"})
+INT32_MAX = 2**31 - 1
+
+
+def check_step_program(program: Program, page_size: int) -> None:
+    """Refuse a step program that wants other inputs than a step has."""
+    inputs = {buffer.name: buffer.dtype for buffer in program.inputs}
+    outputs = [buffer.dtype for buffer in program.outputs]
+    if set(inputs) - set(FIELDS) or set(inputs.values()) - {"i32"} or outputs != ["f32"]:
+        raise ArtifactError(
+            f"cpu: program {program.entry}: expected int32 inputs out of {FIELDS} and one f32"
+            f" output, got {inputs} and {outputs}"
+        )
+    if set(program.symbols) - SYMBOLS or page_size < 1:
+        raise ArtifactError(
+            f"cpu: program {program.entry}: expected symbols out of {sorted(SYMBOLS)} and a"
+            f" page_size, got {program.symbols} and {page_size}"
+        )
+
+
+def check_shapes(batch: StepBatch, max_tokens: int) -> dict[str, int]:
+    """Symbol values of a well-formed batch: tokens, seqs, pages, rows."""
+    num_tokens, num_rows = len(batch.token_ids), len(batch.logit_rows)
+    num_seqs, num_pages = batch.page_table.shape if batch.page_table.ndim == 2 else (-1, -1)
+    shapes = {
+        "token_ids": (num_tokens,),
+        "positions": (num_tokens,),
+        "slots": (num_tokens,),
+        "query_start": (num_seqs + 1,),
+        "seq_lens": (num_seqs,),
+        "page_table": (num_seqs, num_pages),
+        "logit_rows": (num_rows,),
+    }
+    for name, shape in shapes.items():
+        array = getattr(batch, name)
+        if array.shape != shape or array.dtype != np.int32 or not array.flags.c_contiguous:
+            raise DeviceError(
+                f"cpu: step input {name}: expected contiguous int32 of shape {shape},"
+                f" got {array.dtype} of shape {array.shape}"
+            )
+    if not 1 <= num_tokens <= max_tokens or num_seqs < 1:
+        raise DeviceError(
+            f"cpu: step: expected 1 to {max_tokens} tokens and at least one sequence,"
+            f" got {num_tokens} and {num_seqs}"
+        )
+    return {"tokens": num_tokens, "seqs": num_seqs, "pages": num_pages, "rows": num_rows}
+
+
+class ValueChecker:
+    """Bounds of each input's values for one executable."""
+
+    def __init__(self, library: Library, page_size: int, num_pages: int, vocab_size: int) -> None:
+        self._find_outside = library.find_outside
+        self._page_size = page_size
+        self._num_pages = num_pages
+        self._vocab_size = vocab_size
+
+    def check(self, batch: StepBatch, symbols: dict[str, int]) -> None:
+        """Refuse a batch with any value that points outside."""
+        tokens = symbols["tokens"]
+        slots = min(self._num_pages * self._page_size - 1, INT32_MAX)
+        self._within(batch, "token_ids", 0, self._vocab_size - 1)
+        self._within(batch, "positions", 0, INT32_MAX)
+        self._within(batch, "slots", 0, slots)
+        self._within(batch, "query_start", 0, tokens)
+        self._within(batch, "seq_lens", 0, symbols["pages"] * self._page_size)
+        self._within(batch, "page_table", 0, self._num_pages - 1)
+        self._within(batch, "logit_rows", 0, tokens - 1)
+        # Kernels walk the rows of each sequence, so the starts must grow, by at most its length.
+        lengths = np.diff(batch.query_start)
+        if (lengths < 0).any() or (lengths > batch.seq_lens).any():
+            raise DeviceError(
+                "cpu: step: expected query_start to grow by at most seq_lens,"
+                f" got {batch.query_start.tolist()[:20]} and {batch.seq_lens.tolist()[:20]}"
+            )
+
+    def _within(self, batch: StepBatch, name: str, low: int, high: int) -> None:
+        array = getattr(batch, name)
+        address = array.__array_interface__["data"][0]
+        index = self._find_outside(address, array.size, low, high)
+        if index >= 0:
+            raise DeviceError(
+                f"cpu: step input {name}: expected values in {low}..{high},"
+                f" got {array.reshape(-1)[index]} at {index}"
+            )

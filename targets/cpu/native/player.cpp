@@ -1,0 +1,90 @@
+// The C ABI of player.h over plan.h (reading), resolve.h (checking) and pool.h (running).
+#include "player.h"
+
+#include "pool.h"
+
+int64_t sglk_plan_version(void) { return SGLK_PLAN_VERSION; }
+
+void sglk_pool_destroy(void* handle) {
+  Pool* pool = static_cast<Pool*>(handle);
+  if (!pool) return;
+  // After a fork the workers exist in the parent only: there is nothing to stop or to wait for.
+  if (pool->threads && pool->owner == getpid()) {
+    pool->stop = true;
+    start_step(*pool);
+    for (int64_t i = 1; i < pool->num_threads; i++) pthread_join(pool->threads[i].handle, nullptr);
+  }
+  free(pool->threads);
+  free(pool);
+}
+
+int64_t sglk_pool_create(int64_t threads, void** handle, char* message, int64_t bytes) {
+  Text text = {message, bytes};
+  *handle = nullptr;
+  if (threads < 1 || threads > MAX_THREADS)
+    return fail(text, "expected 1 to %lld threads, got %lld", (long long)MAX_THREADS,
+                (long long)threads),
+           SGLK_REFUSED;
+  Pool* pool = static_cast<Pool*>(calloc(1, sizeof(Pool)));
+  if (!pool) return fail(text, "out of memory"), SGLK_REFUSED;
+  size_t size = size_t(threads) * sizeof(Thread);
+  pool->owner = getpid();
+  pool->threads = static_cast<Thread*>(aligned_alloc(2 * CACHE_LINE, size));
+  if (pool->threads) memset(pool->threads, 0, size);
+  if (!pool->threads || !start_threads(*pool, threads)) {
+    fail(text, "the system gave only %lld of %lld threads", (long long)pool->num_threads,
+         (long long)threads);
+    return sglk_pool_destroy(pool), SGLK_REFUSED;
+  }
+  *handle = pool;
+  return SGLK_OK;
+}
+
+int64_t sglk_plan_create(const int64_t* code, int64_t words, const int64_t* kernels,
+                         int64_t num_kernels, void** handle, char* message, int64_t bytes) {
+  Text text = {message, bytes};
+  *handle = nullptr;
+  if (words < HEADER_WORDS || words > MAX_COUNT || num_kernels < 0 || num_kernels > MAX_COUNT)
+    return fail(text, "plan: expected at least %lld words", (long long)HEADER_WORDS), SGLK_REFUSED;
+  Plan* plan = static_cast<Plan*>(calloc(1, sizeof(Plan)));
+  if (!plan) return fail(text, "plan: out of memory"), SGLK_REFUSED;
+  plan->words = words;
+  plan->num_kernels = num_kernels;
+  plan->code = static_cast<int64_t*>(malloc(size_t(words) * sizeof(int64_t)));
+  plan->kernels = static_cast<int64_t*>(malloc(size_t(num_kernels + 1) * sizeof(int64_t)));
+  if (!plan->code || !plan->kernels) {
+    fail(text, "plan: out of memory");
+    return free_plan(plan), SGLK_REFUSED;
+  }
+  memcpy(plan->code, code, size_t(words) * sizeof(int64_t));
+  memcpy(plan->kernels, kernels, size_t(num_kernels) * sizeof(int64_t));
+  if (!read_plan(*plan, text)) return free_plan(plan), SGLK_REFUSED;
+  *handle = plan;
+  return SGLK_OK;
+}
+
+void sglk_plan_destroy(void* plan) {
+  if (plan) free_plan(static_cast<Plan*>(plan));
+}
+
+int64_t sglk_plan_run(void* pool_handle, void* plan_handle, sglk_step* step) {
+  Pool& pool = *static_cast<Pool*>(pool_handle);
+  Plan& plan = *static_cast<Plan*>(plan_handle);
+  Text text = {step->message, sizeof step->message};
+  if (pool.owner != getpid())
+    return fail(text, "the process was forked after loading (load the artifact in the child)"),
+           SGLK_REFUSED;
+  if (__atomic_test_and_set(&pool.busy, __ATOMIC_ACQUIRE))
+    return fail(text, "a step is running already (one thread at a time)"), SGLK_REFUSED;
+  int64_t result = resolve(plan, *step);
+  if (result == SGLK_OK)
+    run_step(pool, plan.work, plan.buckets[step->bucket].num_calls, step->nanoseconds);
+  __atomic_clear(&pool.busy, __ATOMIC_RELEASE);
+  return result;
+}
+
+int64_t sglk_find_outside(const int32_t* values, int64_t count, int32_t low, int32_t high) {
+  for (int64_t i = 0; i < count; i++)
+    if (values[i] < low || values[i] > high) return i;
+  return -1;
+}

@@ -1,0 +1,53 @@
+// The player: runs a whole program (all kernels of a step) in one call on a pool of threads.
+//
+// C ABI, compiled into the same library as the kernels. C-like C++: no exceptions, no RTTI, no
+// libstdc++, so that any compiler and -nostdlib++ will do; needs Linux (futex) and pthreads.
+//
+// A plan is a flat array of int64 words, written by targets/cpu/device/plan_code.py:
+//
+//   header    SGLK_PLAN_VERSION, words in all, symbols, exprs, bases, kernels, buckets,
+//             bucket symbol (-1: none), expr of the arena's bytes
+//   exprs     each: number of words, then stack code (targets/dim_code.py)
+//   buckets   each: most tokens (-1: any), extents, calls; then its extents and its calls
+//   extent    base, expr of the offset, expr of the bytes: must lie within the base
+//   call      kernel, three exprs of the grid, args; then per argument: kind, a, b
+//   argument  pointer: base, expr of the offset | i32, i64: expr, 0 | f32: bits, 0
+//
+// Bases are memory regions given anew at each step (address and size); base 0 is the arena.
+#pragma once
+#include <stdint.h>
+
+#define SGLK_PLAN_VERSION 1
+#define SGLK_STACK_SLOTS 64
+#define SGLK_MAX_BUCKETS 64
+
+enum { SGLK_ARG_POINTER = 0, SGLK_ARG_I32 = 1, SGLK_ARG_I64 = 2, SGLK_ARG_F32 = 3 };
+enum { SGLK_OK = 0, SGLK_REFUSED = 1, SGLK_ARENA_TOO_SMALL = 2 };
+
+// Runs programs begin..end-1 of a kernel, counted with the first grid dimension fastest.
+typedef void (*sglk_kernel)(const int64_t* args, const int32_t* grid, int64_t begin, int64_t end);
+
+typedef struct {
+  const int64_t* symbols;
+  const int64_t* bases;   // addresses
+  const int64_t* sizes;   // bytes at each base
+  int64_t* nanoseconds;   // null, or one sum per call of the largest bucket
+  int64_t bucket;         // out: the bucket that ran
+  int64_t arena_needed;   // out, with SGLK_ARENA_TOO_SMALL
+  char message[256];      // out, with SGLK_REFUSED
+} sglk_step;
+
+#define SGLK_EXPORT extern "C" __attribute__((visibility("default")))
+
+SGLK_EXPORT int64_t sglk_plan_version(void);
+SGLK_EXPORT int64_t sglk_pool_create(int64_t threads, void** pool, char* message, int64_t bytes);
+SGLK_EXPORT void sglk_pool_destroy(void* pool);
+SGLK_EXPORT int64_t sglk_plan_create(const int64_t* code, int64_t words, const int64_t* kernels,
+                                     int64_t num_kernels, void** plan, char* message,
+                                     int64_t bytes);
+SGLK_EXPORT void sglk_plan_destroy(void* plan);
+// One thread at a time; nothing has run when the result is not SGLK_OK.
+SGLK_EXPORT int64_t sglk_plan_run(void* pool, void* plan, sglk_step* step);
+// Index of the first value outside low..high, or -1: indices of a step are checked before it runs.
+SGLK_EXPORT int64_t sglk_find_outside(const int32_t* values, int64_t count, int32_t low,
+                                      int32_t high);

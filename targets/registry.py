@@ -1,0 +1,59 @@
+"""Devices by name, imported only when asked for.
+
+Our own targets are listed here; an installed package adds one with an entry point in the group
+``sglk.targets``: its name is the target, its object a function without arguments that returns a
+`Device`.
+
+>>> open_device("cpu").name
+'cpu'
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from typing import TYPE_CHECKING, cast
+
+from ..errors import DeviceError
+
+if TYPE_CHECKING:
+    from .device import Device
+
+GROUP = "sglk.targets"
+_OURS = {"cpu": ".cpu.device"}
+"""Module of each target of ours, with a function `open_device`."""
+
+
+def known_targets() -> tuple[str, ...]:
+    """Names that `open_device` takes, ours first."""
+    return tuple(dict.fromkeys([*_OURS, *sorted(_entry_points())]))
+
+
+def open_device(name: str) -> Device:
+    """The device of a target; an unknown name raises `DeviceError` with the known ones."""
+    if name in _OURS:
+        module = importlib.import_module(_OURS[name], __package__)
+        return cast("Device", module.open_device())
+    points = _entry_points()
+    if name not in points:
+        raise DeviceError(f"target: expected one of {list(known_targets())}, got {name!r}")
+    return _open_plugin(points[name])
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
+
+
+def _open_plugin(point: importlib.metadata.EntryPoint) -> Device:
+    """Whatever a plug-in raises while loading becomes one sentence with its name and cause."""
+    try:
+        device = point.load()()
+    except Exception as error:
+        raise DeviceError(
+            f"target {point.name}: its plug-in {point.value} failed: {error} (reinstall it)"
+        ) from error
+    if not hasattr(device, "load") or not hasattr(device, "kv_bytes_per_page"):
+        raise DeviceError(
+            f"target {point.name}: expected a device from {point.value}, got {device!r}"
+        )
+    return cast("Device", device)
