@@ -5,7 +5,12 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# Shared machines stall, so no deadline; the same examples every time, so a failure is the code's.
+hypothesis.settings.register_profile("sglk", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("sglk")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -15,7 +15,7 @@ CHIP = Target(
     arch="a",
     dtypes=frozenset({F32}),
     units=(Unit("vector", {"f32": 1e12}),),
-    memory=(MemoryLevel("SRAM", 64 << 10, 1e13), MemoryLevel("DRAM", 0, 1e11)),
+    memory=(MemoryLevel("SRAM", 64 << 10, 1e13), MemoryLevel("DRAM", 0, 1e10)),
     programs=4,
     lanes=16,
     page_size=32,
@@ -54,13 +54,15 @@ def test_more_room_moves_the_choice_to_the_bigger_tile() -> None:
     assert choice.tile == {"BLOCK_M": 256, "BLOCK_N": 256}
 
 
+FAST = dataclasses.replace(CHIP, memory=(CHIP.memory[0], MemoryLevel("DRAM", 0, 1e13)))
+
+
 def test_more_bandwidth_makes_it_compute_bound() -> None:
-    fast = dataclasses.replace(CHIP, memory=(CHIP.memory[0], MemoryLevel("DRAM", 0, 1e13)))
-    assert choose_tile(fast, "vector", "f32", product(1024, 1024, 512)).bound == "compute"
+    assert choose_tile(FAST, "vector", "f32", product(1024, 1024, 512)).bound == "compute"
 
 
 def test_a_small_problem_takes_the_tile_that_fills_the_chip() -> None:
-    choice = choose_tile(CHIP, "vector", "f32", product(128, 128, 512))
+    choice = choose_tile(FAST, "vector", "f32", product(128, 128, 512))
     assert choice.tile == {"BLOCK_M": 64, "BLOCK_N": 64}
 
 
