@@ -191,7 +191,7 @@ def _llama3_scaling(facts: Facts, theta: float) -> dict[str, Any]:
     factors = np.array(facts.vector("rope_freqs.weight"))
     scaling = {
         "rope_type": "llama3",
-        "factor": float(factors.max()),
+        "factor": round(float(factors.max()), 3),
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
