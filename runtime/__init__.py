@@ -1,1 +1,31 @@
+"""Runs artifacts: pages, prefix cache, scheduler, sampler, text. Loads no compiler.
 
+Lazy, so that ``import sglk.runtime`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .engine import Engine, Output
+    from .llm import LLM, Generation, Stream, load
+    from .request import SamplingParams
+
+_HOMES = {
+    "Engine": ".engine",
+    "Generation": ".llm",
+    "LLM": ".llm",
+    "Output": ".engine",
+    "SamplingParams": ".request",
+    "Stream": ".llm",
+    "load": ".llm",
+}
+__all__ = ["LLM", "Engine", "Generation", "Output", "SamplingParams", "Stream", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name], __name__), name)

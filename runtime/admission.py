@@ -44,7 +44,7 @@ class Limits:
 
     @property
     def max_total(self) -> int:
-        """Longest sequence that fits the context and, alone, the pages (the last token needs no slot)."""
+        """Longest sequence that fits context and, alone, the pages (its last token has no slot)."""
         return min(self.max_context, (self.num_pages - 1) * self.page_size + 1)
 
     def progress_bound(self, requests: Iterable[Request]) -> int:
@@ -52,7 +52,8 @@ class Limits:
 
         In each step the oldest request is never preempted and computes at least
         ``max_step_tokens - max_running + 1`` tokens of its prefill or decodes one token. So each
-        request adds its prefill steps (again from zero if it was preempted) and its answer's length.
+        request adds its prefill steps (all of them again after a preemption) and its answer's
+        length.
         """
         share = self.max_step_tokens - self.max_running + 1
         return sum(-(-r.max_total // share) + r.max_total - r.num_prompt for r in requests)

@@ -35,7 +35,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class Plan:
-    """What one step computes. Nothing changes until `Scheduler.commit`, so a failed step can be dropped."""
+    """What one step computes. A plan that is not committed, as after a failed step, is harmless."""
 
     chunks: list[Chunk] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)

@@ -96,7 +96,7 @@ class KVCache:
         self.pool.check(self.tree.pages(), held)
         self.tree.check()
         for request in requests:
-            indices = [page.index for page in request.pages]
+            indices = [page.number for page in request.pages]
             if request.page_row[: len(indices)].tolist() != indices:
                 raise AssertionError(f"request {request.id}: page row and pages differ")
 

@@ -22,7 +22,7 @@ _STATE_NAMES = ("reserved", "free", "held", "cached")
 class Page(NamedTuple):
     """A page and the allocation it stems from."""
 
-    index: int
+    number: int
     generation: int
 
 
@@ -46,7 +46,9 @@ class PagePool:
 
     def __init__(self, num_pages: int) -> None:
         if num_pages < 2:
-            raise PageError(f"page pool: expected at least 2 pages (one is reserved), got {num_pages}")
+            raise PageError(
+                f"page pool: expected 2 pages or more (one is reserved), got {num_pages}"
+            )
         self.num_pages = num_pages
         self._states = bytearray([RESERVED]) + bytearray([FREE]) * (num_pages - 1)
         self._generations = [0] * num_pages
@@ -76,7 +78,7 @@ class PagePool:
     def release(self, pages: Sequence[Page]) -> None:
         """Held pages become free."""
         self._move(pages, HELD, FREE)
-        self._free.extend(page.index for page in reversed(pages))
+        self._free.extend(page.number for page in reversed(pages))
 
     def publish(self, pages: Sequence[Page]) -> None:
         """Held pages become the radix tree's."""
@@ -87,19 +89,19 @@ class PagePool:
         """Pages that left the radix tree become free."""
         self._move(pages, CACHED, FREE)
         self.num_cached -= len(pages)
-        self._free.extend(page.index for page in reversed(pages))
+        self._free.extend(page.number for page in reversed(pages))
 
-    def free_indices(self) -> list[int]:
-        """Indices of the free pages (for tests and audits)."""
+    def free_numbers(self) -> list[int]:
+        """Numbers of the free pages (for tests and audits)."""
         return sorted(self._free)
 
     def check(self, cached: Sequence[Page], held: Sequence[Page]) -> None:
         """Raise `PageError` unless free, ``cached`` and ``held`` are a partition of the pages."""
         self._require(cached, CACHED)
         self._require(held, HELD)
-        listed = [*self._free, *(page.index for page in cached), *(page.index for page in held)]
+        listed = [*self._free, *(page.number for page in cached), *(page.number for page in held)]
         if sorted(listed) != list(range(1, self.num_pages)):
-            raise PageError(f"page pool: not a partition: {sorted(listed)} of {self.num_pages} pages")
+            raise PageError(f"page pool: no partition of {self.num_pages} pages: {sorted(listed)}")
 
     def _take(self) -> Page:
         index = self._free.pop()
@@ -121,5 +123,5 @@ class PagePool:
                     f"{_STATE_NAMES[state]}, got {_STATE_NAMES[self._states[index]]} "
                     f"of generation {self._generations[index]}"
                 )
-        if len(pages) > 1 and len({page.index for page in pages}) != len(pages):
+        if len(pages) > 1 and len({page.number for page in pages}) != len(pages):
             raise PageError(f"page pool: a page is named twice in {list(pages)}")

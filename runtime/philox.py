@@ -1,4 +1,6 @@
-"""Random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+"""Random numbers: Philox4x32-10.
+
+Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
 The one definition for host and devices. The number that decides a token is a function of
 

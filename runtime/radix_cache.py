@@ -17,7 +17,9 @@ from .page_pool import Page, PagePool
 class Node:
     """A run of pages below ``parent``. ``locks`` counts the requests using it or a descendant."""
 
-    __slots__ = ("children", "is_queued", "keys", "last_used", "locks", "namespace", "pages", "parent")
+    __slots__ = (
+        "children", "is_queued", "keys", "last_used", "locks", "namespace", "pages", "parent",
+    )  # fmt: skip
 
     def __init__(
         self, namespace: str, parent: Node | None, keys: list[bytes], pages: list[Page]
@@ -72,7 +74,7 @@ class RadixCache:
     def insert(
         self, node: Node, keys: Sequence[bytes], pages: Sequence[Page]
     ) -> tuple[Node, list[Page]]:
-        """Publish held ``pages`` below ``node``, which the caller has locked; move that lock to the end.
+        """Publish held ``pages`` below ``node``; the caller's lock on it moves to the new end.
 
         Where another request published the same keys meanwhile, its pages are kept and the caller's
         are released. Returns the new end and the pages that the tree holds for ``keys``.
@@ -101,7 +103,7 @@ class RadixCache:
             step = step.parent
 
     def evict(self, count: int) -> int:
-        """Free up to ``count`` pages nobody has locked, least recently used first; how many it was."""
+        """Free up to ``count`` unlocked pages, least recently used first; how many it was."""
         freed = 0
         while freed < count and self._queue:
             used, _, leaf = heapq.heappop(self._queue)

@@ -99,13 +99,13 @@ class SamplingParams:
 
     def _check_stopping(self) -> None:
         if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 1, None, "None runs to the end of the context")
+            _check_int("max_tokens", self.max_tokens, 1, None, "None: until the context is full")
         if len(self.stop) > MAX_STOPS:
             raise RequestError(f"stop: expected at most {MAX_STOPS} strings, got {len(self.stop)}")
         for text in self.stop:
             if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_CHARS:
                 raise RequestError(
-                    f"stop: expected strings of 1 to {MAX_STOP_CHARS} characters, got {_short(text)}"
+                    f"stop: expected texts of 1 to {MAX_STOP_CHARS} characters, got {_short(text)}"
                 )
         for token in self.stop_token_ids:
             _check_int("stop_token_ids", token, 0, None)
@@ -200,12 +200,12 @@ class Request:
             grown[:start] = self.page_row[:start]
             self.page_row = grown
         self.pages.extend(pages)
-        self.page_row[start:end] = [page.index for page in pages]
+        self.page_row[start:end] = [page.number for page in pages]
 
     def replace_pages(self, start: int, pages: Sequence[Page]) -> None:
         """Point to the radix tree's copies instead of our own."""
         self.pages[start : start + len(pages)] = pages
-        self.page_row[start : start + len(pages)] = [page.index for page in pages]
+        self.page_row[start : start + len(pages)] = [page.number for page in pages]
 
     def drop_pages(self) -> None:
         """Forget every page: nothing is computed any more."""

@@ -72,7 +72,7 @@ class History:
 
 
 class RowState:
-    """What the sampler remembers of one request: its random numbers and, for penalties, its tokens."""
+    """What the sampler keeps for a request: random numbers and, for penalties, its tokens."""
 
     def __init__(
         self,

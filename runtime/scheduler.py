@@ -105,7 +105,7 @@ class Scheduler:
         return events
 
     def finish(self, request_id: str, reason: FinishReason) -> bool:
-        """End a request in any state and free its pages at once; False when it is not here (any more)."""
+        """End a request in any state and free its pages at once; False when it is not here."""
         request = self.waiting.pop(request_id, None) or self.running.pop(request_id, None)
         if request is None:
             return False
@@ -140,7 +140,7 @@ class Scheduler:
             raise AssertionError("scheduler: a waiting request holds pages or locks")
 
     def _share_budget(self) -> dict[str, int]:
-        """Tokens per running request: one for each that decodes, the rest to prefills, oldest first."""
+        """Tokens per running request: one for each that decodes, the rest to old prefills first."""
         counts = {r.id: 1 for r in self.running.values() if r.num_remaining == 1}
         budget = self.limits.max_step_tokens - len(counts)
         if len(counts) == len(self.running):

@@ -39,7 +39,7 @@ def top_ids(row: Floats, count: int) -> Ids:
     return candidates[order[:count]]
 
 
-def _floor(row: Floats, count: int) -> np.float32:
+def _floor(row: Floats, count: int) -> float:
     """A value that at least ``count`` entries reach, and few more.
 
     Each of the ``count`` best blocks holds an entry as large as the worst of their maxima: cheaper
@@ -47,9 +47,9 @@ def _floor(row: Floats, count: int) -> np.float32:
     """
     blocks = len(row) // _BLOCK
     if count > blocks:
-        return np.partition(row, len(row) - count)[len(row) - count]
+        return float(np.partition(row, len(row) - count)[len(row) - count])
     maxima = row[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
-    return np.partition(maxima, blocks - count)[blocks - count]
+    return float(np.partition(maxima, blocks - count)[blocks - count])
 
 
 def _nucleus(row: Floats, ids: Ids | None, top_p: float) -> Ids:

@@ -1,0 +1,115 @@
+"""From an artifact and a memory budget to something that runs plans.
+
+The only place of the runtime that touches a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DeviceError, SglkError
+from ..targets.artifact import Artifact
+from ..targets.device import Device, Executable
+from .admission import Limits
+from .batch import BatchBuffers, Plan
+
+DEFAULT_KV_TOKENS = 8192
+"""Tokens that the pages hold unless ``kv_memory`` says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How much to take and how much to do at once; see `sglk.load`."""
+
+    kv_memory: int | None = None
+    """Bytes for keys and values; None: enough for 8192 tokens."""
+    max_step_tokens: int = 512
+    """Token budget of a step: larger steps prefill faster, smaller ones delay decoding less."""
+    max_running: int = 32
+    """Requests computed side by side; never more than ``max_step_tokens``."""
+    max_context: int | None = None
+    """Longest sequence; None: what the model was made for."""
+    prefix_cache: bool = True
+    """Reuse the keys and values of prefixes that earlier prompts share."""
+    num_threads: int | None = None
+    """Worker threads of a CPU; None: as many as the process may use."""
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if isinstance(option.default, bool) or (value is None and option.default is None):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise SglkError(f"{option.name}: expected a whole number >= 1, got {value!r:.80}")
+
+
+class Executor:
+    """Runs plans on an executable, filling the same buffers each time."""
+
+    def __init__(self, executable: Executable, limits: Limits) -> None:
+        self.executable = executable
+        self._buffers = BatchBuffers(limits.page_size, limits.max_step_tokens, limits.max_running)
+
+    def run(self, plan: Plan) -> NDArray[np.float32]:
+        """Logits of ``plan.sampled``, in its order; a view until the next run."""
+        batch = self._buffers.fill(plan.chunks)
+        logits = self.executable.step(batch)
+        expected = (len(batch.logit_rows), self.executable.vocab_size)
+        if logits.shape != expected:
+            raise DeviceError(f"step: expected logits of shape {expected}, got {logits.shape}")
+        return logits
+
+    def close(self) -> None:
+        self.executable.close()
+
+
+def context_length(artifact: Artifact, options: LoadOptions) -> int:
+    """The longest sequence: the model's context, or less if asked for."""
+    model = cast(dict[str, Any], artifact.manifest["model"])
+    limit = int(model.get("context_length") or 2**31 - 1)
+    return min(limit, options.max_context or limit)
+
+
+def open_executable(artifact: Artifact, device: str | None, options: LoadOptions) -> Executable:
+    """Bind an artifact to its device with as many pages as the budget gives."""
+    from ..targets.registry import open_device
+
+    target = cast(dict[str, Any], artifact.manifest["target"])
+    opened = open_device(device or str(target["name"]))
+    return opened.load(
+        artifact,
+        num_pages=_num_pages(artifact, opened, int(target["page_size"]), options),
+        max_tokens=options.max_step_tokens,
+        num_threads=options.num_threads,
+    )
+
+
+def limits_of(executable: Executable, context: int, options: LoadOptions) -> Limits:
+    """What the scheduler works within on this executable."""
+    step_tokens = min(options.max_step_tokens, executable.max_tokens)
+    return Limits(
+        page_size=executable.page_size,
+        num_pages=executable.num_pages,
+        max_step_tokens=step_tokens,
+        max_running=min(options.max_running, step_tokens),
+        max_context=context,
+        prefix_cache=options.prefix_cache,
+    )
+
+
+def _num_pages(artifact: Artifact, device: Device, page_size: int, options: LoadOptions) -> int:
+    """Pages for the budget, the reserved one included."""
+    if options.kv_memory is None:
+        return 1 + -(-DEFAULT_KV_TOKENS // page_size)
+    page_bytes = device.kv_bytes_per_page(artifact)
+    count = options.kv_memory // page_bytes
+    if count < 2:
+        raise SglkError(
+            f"kv_memory: expected at least {2 * page_bytes} bytes (2 pages of {page_size} tokens), "
+            f"got {options.kv_memory}"
+        )
+    return count
