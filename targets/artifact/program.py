@@ -10,6 +10,7 @@ Sizes of states may use `LOAD_SYMBOLS` only; all other sizes may use the program
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -146,13 +147,30 @@ class Program:
         self._check_buffers()
         self._check_dim("arena_bytes", self.arena_bytes)
         self._check_buckets()
-        memory = {b.name for b in (*self.inputs, *self.outputs, *self.temps)}
-        states = {b.name for b in self.states}
-        for bucket in self.buckets:
-            for call in bucket.calls:
-                self._check_call(call, memory, states)
+        # Layers repeat the same sizes and arguments: each different one is checked once.
+        sizes = {
+            (call.kernel, text): None
+            for b in self.buckets
+            for call in b.calls
+            for text in call.grid
+        }
+        args = {
+            (call.kernel, arg): None for b in self.buckets for call in b.calls for arg in call.args
+        }
+        for kernel, text in sizes:
+            self._check_dim(f"call {kernel} grid", text)
+        for kernel, arg in args:
+            self._check_arg(f"call {kernel}", arg)
 
-    @property
+    @functools.cached_property
+    def _memory(self) -> frozenset[str]:
+        return frozenset(b.name for b in (*self.inputs, *self.outputs, *self.temps))
+
+    @functools.cached_property
+    def _state_names(self) -> frozenset[str]:
+        return frozenset(b.name for b in self.states)
+
+    @functools.cached_property
     def all_symbols(self) -> tuple[str, ...]:
         """Symbols that sizes may use, in the order of the launch plan."""
         return (*self.symbols, *(s for s in LOAD_SYMBOLS if s not in self.symbols))
@@ -183,7 +201,8 @@ class Program:
 
     def to_json(self) -> bytes:
         """Compact JSON."""
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":")).encode()
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return json.dumps(fields, separators=(",", ":"), default=_to_json).encode()
 
     @staticmethod
     def from_json(data: bytes, where: str = "program") -> Program:
@@ -242,19 +261,14 @@ class Program:
         if bounds[0] != math.inf and "tokens" not in self.symbols:
             raise ArtifactError(self._where("bounded buckets need the symbol tokens"))
 
-    def _check_call(self, call: Call, memory: set[str], states: set[str]) -> None:
-        place = f"call {call.kernel}"
-        for text in call.grid:
-            self._check_dim(f"{place} grid", text)
-        for index, arg in enumerate(call.args):
-            known = {"buffer": memory, "state": states}.get(arg.kind)
-            if known is not None and arg.value not in known:
-                raise ArtifactError(
-                    self._where(f"{place} argument {index}: no {arg.kind} named {arg.value!r}")
-                )
-            if arg.kind in ("i32", "i64"):
-                self._check_dim(f"{place} argument {index}", arg.value)
-            self._check_dim(f"{place} argument {index}", arg.offset)
+    def _check_arg(self, place: str, arg: Arg) -> None:
+        if arg.kind == "buffer" and arg.value not in self._memory:
+            raise ArtifactError(self._where(f"{place}: no buffer named {arg.value!r}"))
+        if arg.kind == "state" and arg.value not in self._state_names:
+            raise ArtifactError(self._where(f"{place}: no state named {arg.value!r}"))
+        if arg.kind in ("i32", "i64"):
+            self._check_dim(f"{place} argument", arg.value)
+        self._check_dim(f"{place} argument", arg.offset)
 
 
 def _texts(where: str, value: object) -> tuple[str, ...]:
@@ -267,29 +281,41 @@ def _read_buffer(where: str, value: object) -> Buffer:
     return Buffer(shape=_texts(f"{where}: shape", record["shape"]), **texts)
 
 
-def _read_arg(where: str, value: object) -> Arg:
-    record = as_record(where, value, ["kind", "value"], ["offset"])
-    return Arg(**{key: as_text(where, item) for key, item in record.items()})
+def _to_json(item: object) -> object:
+    if isinstance(item, Arg):
+        return [item.kind, item.value, item.offset]
+    assert isinstance(item, (Buffer, Bucket, Call))
+    return {f.name: getattr(item, f.name) for f in dataclasses.fields(item)}
 
 
-def _read_call(where: str, value: object) -> Call:
+class _Args:
+    """Makes each different argument once: layers repeat most of them."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[object, ...], Arg] = {}
+
+    def read(self, where: str, value: object) -> Arg:
+        texts = [as_text(where, item) for item in as_list(where, value, 3)]
+        return self.known.get(tuple(texts)) or self.known.setdefault(tuple(texts), Arg(*texts))
+
+
+def _read_call(where: str, value: object, known: _Args) -> Call:
     record = as_record(where, value, ["kernel", "grid", "args"], ["op"])
     kernel = as_name(where, record["kernel"])
     where = f"{where} ({kernel})"
     x, y, z = _texts(f"{where}: grid", as_list(f"{where}: grid", record["grid"], 3))
-    args = as_list(f"{where}: args", record["args"])
+    place = f"{where}: args"
+    args = tuple(known.read(place, arg) for arg in as_list(place, record["args"]))
     op = as_text(f"{where}: op", record.get("op", ""))
-    return Call(kernel, (x, y, z), tuple(_read_arg(f"{where}: args", arg) for arg in args), op)
+    return Call(kernel, (x, y, z), args, op)
 
 
-def _read_bucket(where: str, value: object) -> Bucket:
+def _read_bucket(where: str, value: object, known: _Args) -> Bucket:
     record = as_record(where, value, ["tokens_max", "calls"])
     bound = record["tokens_max"]
     tokens_max = None if bound is None else as_int(f"{where}: tokens_max", bound, low=1)
-    calls = as_list(f"{where}: calls", record["calls"])
-    return Bucket(
-        tokens_max, tuple(_read_call(f"{where}: call {i}", c) for i, c in enumerate(calls))
-    )
+    calls = enumerate(as_list(f"{where}: calls", record["calls"]))
+    return Bucket(tokens_max, tuple(_read_call(f"{where}: call {i}", c, known) for i, c in calls))
 
 
 def _read_program(where: str, value: object) -> Program:
@@ -300,6 +326,7 @@ def _read_program(where: str, value: object) -> Program:
         return tuple(_read_buffer(f"{where}: {key} {i}", item) for i, item in enumerate(items))
 
     buckets = as_list(f"{where}: buckets", record["buckets"])
+    known = _Args()
     return Program(
         entry=as_name(f"{where}: entry", record["entry"]),
         symbols=_texts(f"{where}: symbols", record["symbols"]),
@@ -308,5 +335,7 @@ def _read_program(where: str, value: object) -> Program:
         temps=buffers("temps"),
         states=buffers("states"),
         arena_bytes=as_text(f"{where}: arena_bytes", record["arena_bytes"]),
-        buckets=tuple(_read_bucket(f"{where}: bucket {i}", b) for i, b in enumerate(buckets)),
+        buckets=tuple(
+            _read_bucket(f"{where}: bucket {i}", b, known) for i, b in enumerate(buckets)
+        ),
     )

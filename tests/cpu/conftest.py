@@ -113,7 +113,7 @@ class Toy:
     @staticmethod
     def call(kernel: str, grid: str, *args: str) -> Call:
         """``call("add", "n", "buffer x", "i32 n")``; an offset follows ``" + "``."""
-        x, y, z = [*grid.split(", "), "1", "1"][:3]
+        x, y, z = [*grid.split("; "), "1", "1"][:3]
         parts = [arg.split(" ", 1) for arg in args]
         pointers = [(kind, *value.split(" + ")) for kind, value in parts]
         return Call(kernel, (x, y, z), tuple(Arg(*pointer) for pointer in pointers), kernel)

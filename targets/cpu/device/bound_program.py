@@ -138,7 +138,7 @@ class BoundProgram:
         size = count * border.dtype.itemsize
         memory = self._memories[border.name]
         memory.ensure(size)
-        self._point(border.base, memory.address, memory.num_bytes)
+        self._point(border.base, memory.address, size)
         return memory.array[:size].view(border.dtype).reshape(extents)
 
     def run_named(self, pool: int, inputs: Mapping[str, Array]) -> dict[str, Array]:

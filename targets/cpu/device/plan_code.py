@@ -51,6 +51,7 @@ class _Encoder:
         self.program = program
         self.symbols = program.all_symbols
         self.exprs: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
         self.temps = {buffer.name: buffer for buffer in program.temps}
         self.kernels = {name: index for index, name in enumerate(program.kernels)}
         self.buffers = {
@@ -76,7 +77,10 @@ class _Encoder:
 
     def expr(self, text: str) -> int:
         """Number of a size; equal sizes share one, however they are spelled."""
-        return self.exprs.setdefault(str(parse(text, self.symbols)), len(self.exprs))
+        if text not in self.numbers:
+            canonical = str(parse(text, self.symbols))
+            self.numbers[text] = self.exprs.setdefault(canonical, len(self.exprs))
+        return self.numbers[text]
 
     def expr_words(self, text: str) -> list[int]:
         code = parse(text, self.symbols).encode(self.symbols)

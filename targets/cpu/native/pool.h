@@ -22,9 +22,10 @@ namespace {
 
 const int64_t MAX_THREADS = 1024;
 const int64_t CACHE_LINE = 64;
-const int SPINS_BEFORE_YIELD = 4096;            // about 100 microseconds
-const int64_t IDLE_NANOSECONDS = 1000 * 1000;   // a decode step follows the last one within this
-const size_t STACK_BYTES = size_t(2) << 20;     // kernels keep up to 256 KiB of scratch there
+const int SPINS_BEFORE_YIELD = 512;  // about 20 microseconds; on a busy machine the other thread
+                                     // may need this very core to get on
+const int64_t IDLE_NANOSECONDS = 1000 * 1000;  // a decode step follows the last one within this
+const size_t STACK_BYTES = size_t(2) << 20;    // kernels keep up to 256 KiB of scratch there
 
 struct Pool;
 

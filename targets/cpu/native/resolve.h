@@ -66,11 +66,16 @@ bool evaluate_bucket(Plan& plan, const Bucket& bucket, const sglk_step& step, Te
   return true;
 }
 
+// The arena may be larger than this step asks for; nothing may rely on the rest.
+int64_t region_bytes(const sglk_step& step, int64_t base) {
+  return base == 0 ? step.arena_needed : step.sizes[base];
+}
+
 bool check_extents(const Plan& plan, const Bucket& bucket, const sglk_step& step, Text text) {
   for (int64_t i = 0; i < bucket.num_extents; i++) {
     const Extent& extent = bucket.extents[i];
     int64_t offset = plan.values[extent.offset], bytes = plan.values[extent.bytes];
-    int64_t size = step.sizes[extent.base];
+    int64_t size = region_bytes(step, extent.base);
     if (offset < 0 || bytes < 0 || bytes > size || offset > size - bytes)
       return fail(text, "memory %lld: expected %lld bytes at %lld within %lld",
                   (long long)extent.base, (long long)bytes, (long long)offset, (long long)size);
@@ -95,7 +100,7 @@ bool resolve_arg(const Plan& plan, const int64_t* arg, const sglk_step& step, in
   if (arg[0] == SGLK_ARG_POINTER) {
     int64_t offset = plan.values[arg[2]];
     *slot = int64_t(uint64_t(step.bases[arg[1]]) + uint64_t(offset));
-    return offset >= 0 && offset <= step.sizes[arg[1]];
+    return offset >= 0 && offset <= region_bytes(step, arg[1]);
   }
   *slot = plan.values[arg[1]];
   return arg[0] == SGLK_ARG_I64 || (*slot >= INT32_MIN && *slot <= INT32_MAX);
