@@ -1,8 +1,8 @@
 """Attention as one op: the torch op ``sglk::attention`` and its registration with transformers.
 
-transformers calls the function registered under a model's attention implementation with q, k, v, and hands
-it what the mask function of the same name made. Ours makes a `MaskKind` instead of a tensor, so the
-captured graph holds the kind of the mask (full, sliding window) and not the mask.
+transformers calls the function registered under a model's attention implementation with q, k, v,
+and hands it what the mask function of the same name made. Ours makes a `MaskKind` instead of a
+tensor, so the captured graph holds the kind of the mask (full, sliding window) and not the mask.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def attention(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """q [B, H, T, D], k, v [B, KVH, T, D] -> [B, T, H, D]; the meaning is `ir.ops.attention.Attention`."""
+    """q [B, H, T, D], k, v [B, KVH, T, D] -> [B, T, H, D], as `ir.ops.attention.Attention`."""
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = q @ k.transpose(2, 3) * scale
     if softcap is not None:
@@ -111,7 +111,7 @@ def mask_kind(*, mask_function: Callable[..., Any], **details: Any) -> MaskKind:
 
 
 def _probes(window: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Query positions [N, 1] and key positions [1, N] around 0, the window's edges, and far away."""
+    """Query positions [N, 1] and key positions [1, N] around 0, at the window's edges, far away."""
     centres = {0, 8, 64, FAR} | ({window, 2 * window, 3 * window} if window is not None else set())
     points = torch.tensor(sorted({max(c + d, 0) for c in centres for d in range(-3, 4)}))
     return points[:, None], points[None, :]

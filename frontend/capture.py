@@ -1,8 +1,8 @@
-"""A Hugging Face causal LM, built from its config alone and captured with a symbolic number of tokens.
+"""A Hugging Face causal LM, built from its config and captured with a symbolic token count.
 
-No weight is ever allocated: parameters are fake tensors, which have a shape and a device but no memory.
-Buffers that the model computes from its config (``inv_freq``) are real, because their values become
-constants of the graph.
+No weight is ever allocated: parameters are fake tensors, which have a shape and a device but no
+memory. Buffers that the model computes from its config (``inv_freq``) are real, because their
+values become constants of the graph.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import FrontendError, SglkError
 from ..ir.graph import Graph
 from . import attention
-from .fx_convert import Progress, _silent, convert_program, symbol_names
+from .fx_convert import Progress, convert_program, silent, symbol_names
 
 EXAMPLE_TOKENS = 7  # torch specialises sizes 0 and 1, and nothing in a model is 7 by accident
 _INPUTS = {"token_ids": {1: "tokens"}, "position_ids": {1: "tokens"}}
@@ -33,10 +33,10 @@ _PREFIX = "model_under_capture."
 def capture_causal_lm(config: Any, progress: Progress | None = None) -> Graph:
     """Graph of ``token_ids, position_ids i32[1, tokens] -> logits f32[1, tokens, V]``.
 
-    Parameters have their Hugging Face names; all float arithmetic is f32. Valid for one token and up to
-    the context length of the config.
+    Parameters have their Hugging Face names; all float arithmetic is f32. Valid for one token and
+    up to the context length of the config.
     """
-    progress = progress or _silent
+    progress = progress or silent
     progress("build", 0, 1)
     model = build_without_weights(config)
     progress("build", 1, 1)
@@ -52,7 +52,7 @@ def capture_causal_lm(config: Any, progress: Progress | None = None) -> Graph:
 
 
 class _EmptyOnMeta(TorchFunctionMode):
-    """Memory that is asked for without values (every weight) is never allocated; the rest is real."""
+    """Memory asked for without values (every weight) is never allocated; the rest is real."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -70,9 +70,10 @@ def build_without_weights(config: Any) -> torch.nn.Module:
     from transformers.initialization import no_init_weights
 
     attention.register()
-    with _model_errors(config.model_type, "building it from its config"):
-        with _quiet(), _EmptyOnMeta(), no_init_weights():
-            model: Any = AutoModelForCausalLM.from_config(
+    with model_errors(config.model_type, "building it from its config"):
+        with quiet(), _EmptyOnMeta(), no_init_weights():
+            auto: Any = AutoModelForCausalLM
+            model = auto.from_config(
                 copy.deepcopy(config),
                 attn_implementation=attention.IMPLEMENTATION,
                 dtype=torch.float32,
@@ -122,8 +123,8 @@ class _Step(torch.nn.Module):
         return output.logits  # type: ignore[no-any-return]
 
 
-def export_causal_lm(model: torch.nn.Module, progress: Progress = _silent) -> ExportedProgram:
-    """Export with ``tokens`` symbolic, from 2 (torch treats 1 as a constant) to the context length."""
+def export_causal_lm(model: torch.nn.Module, progress: Progress = silent) -> ExportedProgram:
+    """Export with ``tokens`` from 2 (torch takes 1 for a constant) to the context length."""
     parameter = next(iter(model.parameters()))
     mode = getattr(parameter, "fake_mode", contextlib.nullcontext())
     limit = getattr(_text_config(model), "max_position_embeddings", None)
@@ -131,15 +132,15 @@ def export_causal_lm(model: torch.nn.Module, progress: Progress = _silent) -> Ex
     config: Any = model.config
     hooks = _report_layers(model, progress)
     try:
-        with _model_errors(config.model_type, "running it on fake tensors"):
-            with torch.no_grad(), mode, _quiet():
-                example = torch.zeros((1, EXAMPLE_TOKENS), dtype=torch.int64)
-                return torch.export.export(
-                    _Step(model),
-                    (example, torch.zeros_like(example)),
-                    dynamic_shapes=({1: tokens}, {1: tokens}),
-                    strict=False,
-                )
+        doing = "running it on fake tensors"
+        with model_errors(config.model_type, doing), torch.no_grad(), mode, quiet():
+            example = torch.zeros((1, EXAMPLE_TOKENS), dtype=torch.int64)
+            return torch.export.export(
+                _Step(model),
+                (example, torch.zeros_like(example)),
+                dynamic_shapes=({1: tokens}, {1: tokens}),
+                strict=False,
+            )
     finally:
         for hook in hooks:
             hook.remove()
@@ -162,7 +163,7 @@ def _report_layers(model: torch.nn.Module, progress: Progress) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Hide warnings of torch and transformers about their own code: the user cannot act on them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -170,8 +171,8 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _model_errors(model_type: str, doing: str) -> Iterator[None]:
-    """The code of a model may raise anything; the user gets one sentence, with the cause chained."""
+def model_errors(model_type: str, doing: str) -> Iterator[None]:
+    """A model's code may raise anything; the user gets one sentence, with the cause chained."""
     try:
         yield
     except SglkError:
@@ -179,6 +180,6 @@ def _model_errors(model_type: str, doing: str) -> Iterator[None]:
     except Exception as error:
         text = str(error).strip().split("\n")[0][:300]
         raise FrontendError(
-            f"{model_type}: expected a model that can be captured with a symbolic number of tokens, "
-            f"got {type(error).__name__} while {doing}: {text} (the cause has the model's source line)"
+            f"{model_type}: expected a model that can be captured with a symbolic token count, got "
+            f"{type(error).__name__} while {doing}: {text} (the cause has the model's source line)"
         ) from error

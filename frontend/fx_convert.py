@@ -1,8 +1,8 @@
 """A `torch.export` program becomes an `ir.Graph`: the one door for every torch model.
 
-Ops that have a converter are taken as exported (``linear`` and ``softmax`` stay whole); only a program with
-other ops, or with in-place ones, is decomposed to core ATen first. What is still unknown then is reported
-together. Importing this module enters every converter.
+Ops that have a converter are taken as exported (``linear`` and ``softmax`` stay whole); only a
+program with other ops, or with in-place ones, is decomposed to core ATen first. What is still
+unknown then is reported together. Importing this module enters every converter.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ def convert_program(
 ) -> Graph:
     """The graph of ``program``. ``symbols`` names torch's size symbols (see `symbol_names`).
 
-    ``rename`` turns names of parameters and buffers into those of the weights. Integers become i32, floats f32.
+    ``rename`` turns names of parameters and buffers into those of the weights. Integers become i32,
+    floats f32.
     """
     if needs_decomposition(program):
         program = decompose(program)
     names = symbol_names(program) if symbols is None else symbols
     conversion = _Conversion(program, Graph(name), DimNames(names), rename)
-    return conversion.run(progress or _silent)
+    return conversion.run(progress or silent)
 
 
-def _silent(stage: str, done: int, total: int) -> None:
+def silent(stage: str, done: int, total: int) -> None:
     """The default of every ``progress`` argument."""
 
 
@@ -96,10 +97,11 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     table = torch.export.default_decompositions()
     for op in list(table):
         if op_name(op) in CONVERTERS:
-            table.pop(op)
+            table.pop(op)  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own deprecations, in code the user cannot change
-        return program.run_decompositions(table)
+        decomposed: ExportedProgram = program.run_decompositions(table)
+        return decomposed
 
 
 def op_name(target: Any) -> str:
@@ -124,7 +126,7 @@ def user_outputs(program: ExportedProgram) -> list[fx.Node]:
     """The nodes of the tensors that the model returns; constants and None returned are skipped."""
     (results,) = program.graph.output_node().args
     specs = program.graph_signature.output_specs
-    pairs = zip(results, specs, strict=True)  # type: ignore[arg-type]
+    pairs = zip(results, specs, strict=True)
     return [r for r, s in pairs if s.kind is OutputKind.USER_OUTPUT and isinstance(r, fx.Node)]
 
 
@@ -159,8 +161,8 @@ class _Conversion:
     rename: Callable[[str], str]
     values: dict[fx.Node, Any] = field(default_factory=dict)
     faults: dict[tuple[str, str], _Fault] = field(default_factory=dict)
-    shared: dict[int, Value] = field(default_factory=dict)
-    """Parameters by identity of their tensor: tied ones become one."""
+    shared: dict[str, Value] = field(default_factory=dict)
+    """Parameters by the first of their names: tied ones become one."""
 
     def run(self, progress: Progress) -> Graph:
         emitter = Emitter(self.graph, self.dims)
@@ -196,18 +198,21 @@ class _Conversion:
         """Parameters and persistent buffers are weights of the checkpoint, the rest constants."""
         assert spec.target is not None
         if spec.kind is InputKind.PARAMETER or (spec.kind is InputKind.BUFFER and spec.persistent):
-            tensor = self.program.state_dict[spec.target]
-            key = id(tensor)
-            if key not in self.shared:
-                name = self.rename(spec.target)
-                self.shared[key] = self.graph.param(name, e.type_of(fake))
-            return self.shared[key]
+            name = self._first_name(spec.target)
+            if name not in self.shared:
+                self.shared[name] = self.graph.param(self.rename(name), e.type_of(fake))
+            return self.shared[name]
         return self._constant(spec.target, self.program.constants[spec.target])
+
+    def _first_name(self, name: str) -> str:
+        """Of a tied parameter's names the first in the state dict: the one checkpoints keep."""
+        tensors: dict[str, torch.Tensor] = self.program.state_dict
+        return next(first for first, tensor in tensors.items() if tensor is tensors[name])
 
     def _constant(self, name: str, tensor: torch.Tensor) -> Value:
         if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta:
             raise FrontendError(
-                f"buffer {name}: expected values, got none (the model fills it when weights are loaded)"
+                f"buffer {name}: expected values, got none (the model fills it from a checkpoint)"
             )
         data, type = numpy_array(tensor, f"buffer {name}")
         return self.graph.const(data, type, self.rename(name))
@@ -265,8 +270,9 @@ class _Conversion:
             for (op, _), fault in self.faults.items()
         )
         return FrontendError(
-            f"{self.graph.name}: expected ops that sglk can express, got {len(self.faults)} kinds that "
-            f"it cannot: {listed} (change the model there, or add a converter in frontend/fx_convert_*.py)"
+            f"{self.graph.name}: expected ops that sglk can express, got {len(self.faults)} kinds "
+            f"that it cannot: {listed} (change the model there, or add a converter in "
+            "frontend/fx_convert_*.py)"
         )
 
 

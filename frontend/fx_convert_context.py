@@ -1,7 +1,7 @@
-"""What the converters of ATen ops share: the table they are entered in, and the `Emitter` they write with.
+"""What the converters of ATen ops share: their table, and the `Emitter` that they write with.
 
-A converter has the ATen op's own signature after the emitter: ``def add(e, a, b, *, alpha=1)``. Tensor
-arguments arrive as `ir` values, sizes as dims, the rest as Python numbers, strings and lists.
+A converter has the ATen op's own signature after the emitter: ``def add(e, a, b, *, alpha=1)``.
+Tensor arguments arrive as `ir` values, sizes as dims, the rest as Python numbers, texts and lists.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import sympy
@@ -28,6 +28,7 @@ from .fx_convert_dims import DimNames
 
 Operand: TypeAlias = Value | int | float | bool | sympy.Expr
 Converter: TypeAlias = Callable[..., Any]
+C = TypeVar("C", bound=Converter)
 CONVERTERS: dict[str, Converter] = {}
 """By ``namespace.packet``: ``aten.add`` stands for all its overloads."""
 
@@ -53,10 +54,10 @@ class Unsupported(SglkError):
     """A converter cannot express this use of its op; the driver collects these for one report."""
 
 
-def converts(*names: str) -> Callable[[Converter], Converter]:
+def converts(*names: str) -> Callable[[C], C]:
     """Enter a converter under ATen names (``add``) or full ones (``sglk.attention``)."""
 
-    def enter(converter: Converter) -> Converter:
+    def enter(converter: C) -> C:
         for name in names:
             key = name if "." in name else f"aten.{name}"
             assert key not in CONVERTERS, f"{key} has two converters"

@@ -40,9 +40,7 @@ def matmul(e: Emitter, a: Value, b: Value) -> Value:
 
 
 @converts("addmm", "baddbmm")
-def addmm(
-    e: Emitter, x: Value, a: Value, b: Value, *, beta: float = 1, alpha: float = 1
-) -> Value:
+def addmm(e: Emitter, x: Value, a: Value, b: Value, *, beta: float = 1, alpha: float = 1) -> Value:
     product = e.emit(MatMul(), a, b)
     if alpha != 1:
         product = e.emit(ops.Mul(), product, e.scalar(alpha, F32))

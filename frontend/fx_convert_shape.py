@@ -1,4 +1,4 @@
-"""Converters of ATen ops that move or rename elements. Result shapes are the ones torch computed."""
+"""Converters of ATen ops that move or rename elements. Result shapes are those torch computed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def slice_(
     end: Dim | None = None,
     step: int = 1,
 ) -> Value:
-    """Torch clips out-of-range bounds, and its end may be a huge number; the length is the one it computed."""
+    """Torch clips bounds, and its end may be a huge number; the length is the one it computed."""
     axis = axis_of(x, dim)
     size, length = x.type.shape[axis], e.shape[axis]
     first = _start(start or 0, size)

@@ -1,0 +1,55 @@
+"""A model on disk, Hugging Face folder or GGUF: files checked, graph captured, weights left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..errors import FrontendError
+from .capture import capture_causal_lm
+from .captured import Captured, describe
+from .fx_convert import Progress
+from .model_files import open_model
+from .weights import check_against
+
+
+def load_hf(path: str | Path, progress: Progress | None = None) -> Captured:
+    """Capture the model at ``path``.
+
+    Refuses with one sentence what is no model, a model type that transformers does not know, an
+    architecture that is no causal language model, and weights that do not fit the config.
+    """
+    files = open_model(path)
+    check_is_causal(files.config, str(path))
+    graph = capture_causal_lm(files.config, progress)
+    check_against(files.source, {v.name: v.type.concrete({}) for v in graph.params})
+    text = files.config.get_text_config(decoder=True)
+    info = describe(
+        graph,
+        name=files.name,
+        architecture=files.config.model_type,
+        context_length=context_length(text),
+        hidden_size=int(getattr(text, "hidden_size", 0)),
+    )
+    return Captured(graph, files.source, files.tokenizer, info)
+
+
+def context_length(config: Any) -> int:
+    """The longest sequence that the config allows, 0 when it does not say."""
+    return int(getattr(config, "max_position_embeddings", None) or 0)
+
+
+def check_is_causal(config: Any, where: str) -> None:
+    """Refuse a config without a causal LM, and a checkpoint that was saved from something else."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    made_for = ", ".join(getattr(config, "architectures", None) or [])
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or (made_for and not _is_lm(made_for)):
+        raise FrontendError(
+            f"{where}: expected a causal language model, got {made_for or config.model_type} "
+            "(encoders, encoder-decoders and classifiers generate no text)"
+        )
+
+
+def _is_lm(architectures: str) -> bool:
+    return any(kind in architectures for kind in ("CausalLM", "LMHead", "ConditionalGeneration"))
