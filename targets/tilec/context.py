@@ -1,0 +1,276 @@
+"""State of one lowering, and the evaluation of a tensor value at an index."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ...errors import LoweringError
+from . import floats, integers, pointers
+from .expr import ZERO, Emitter, Expr, constant
+from .index import Index, flatten, unflatten
+from .ir import I1, I32, I64, Function, Op, Pointer, Scalar, Value
+
+if TYPE_CHECKING:
+    from .storage import Storage
+
+_UNSIGNED_USERS = frozenset(
+    "arith.uitofp arith.extui arith.shrui arith.divui arith.remui arith.maxui arith.minui".split()
+)
+
+
+class Context:
+    """Everything the rules share."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.em = Emitter()
+        self.env: dict[Value, Storage] = {}
+        self.levels: dict[Op, int] = {}
+        """Level of the region in which an operation was met: loads do not move above it."""
+        self.assumed: dict[Value, int] = {}
+        """Masks known to be true, with the level of the branch that knows it."""
+        self.order = {op: number for number, op in enumerate(function.walk())}
+        self.lazy_loads: list[Value] = []
+        self.buffers: dict[Value, str] = {}
+
+    def at(self, value: Value, index: Index) -> Expr:
+        """The value's elements at an index."""
+        if value in self.assumed:
+            return dataclasses.replace(constant(True, I1), level=self.assumed[value])
+        if value in self.env:
+            return self.env[value].read(self.em, index)
+        key = (value, index.key())
+        known = self.em.recall(key)
+        if known is not None:
+            return known
+        if value.op is None:
+            raise LoweringError(f"tilec: expected {value.name} to be bound, got a free argument")
+        deepest = _Deepest(self)
+        result = evaluate(deepest, value, value.op, index)
+        level = max(result.level, deepest.level)
+        return self.em.remember(key, dataclasses.replace(result, level=level))
+
+    def scalar(self, value: Value) -> Expr:
+        return self.at(value, Index(()))
+
+
+class _Deepest:
+    """Evaluates operands and notes the deepest level any of them needed, folded or not."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self.em = ctx.em
+        self.level = 0
+
+    def at(self, value: Value, index: Index) -> Expr:
+        expr = self.ctx.at(value, index)
+        self.level = max(self.level, expr.level)
+        return expr
+
+
+def evaluate(d: _Deepest, value: Value, op: Op, index: Index) -> Expr:
+    if op.name in SHAPE_RULES:
+        return SHAPE_RULES[op.name](d, op, index, value)
+    if op.name == "tt.load":
+        return _load(d, op, index)
+    operands = [d.at(operand, index) for operand in op.operands]
+    return elementwise(d.em, op, operands)
+
+
+# ---- shapes: an index of the result becomes an index of the operand
+
+
+def _splat(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
+    return d.at(op.operands[0], Index(()))
+
+
+def _broadcast(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
+    source = op.operands[0].shape
+    dims = tuple(ZERO if size == 1 else dim for size, dim in zip(source, index.dims, strict=True))
+    return d.at(op.operands[0], Index(dims))
+
+
+def _expand_dims(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
+    axis = int(op.attrs["axis"])  # type: ignore[arg-type]
+    dims = index.dims[:axis] + index.dims[axis + 1 :]
+    return d.at(op.operands[0], Index(dims, index.flat))
+
+
+def _reshape(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
+    source, target = op.operands[0].shape, value.shape
+    if [s for s in source if s > 1] == [s for s in target if s > 1]:
+        kept = iter(dim for dim, size in zip(index.dims, target, strict=True) if size > 1)
+        dims = tuple(next(kept) if size > 1 else ZERO for size in source)
+        return d.at(op.operands[0], Index(dims, index.flat))
+    return d.at(op.operands[0], unflatten(d.em, flatten(d.em, index, target), source))
+
+
+def _trans(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
+    order = op.attrs["order"]
+    assert isinstance(order, tuple)
+    dims = [ZERO] * len(order)
+    for to, source in enumerate(order):
+        dims[source] = index.dims[to]
+    return d.at(op.operands[0], Index(tuple(dims)))
+
+
+def _make_range(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
+    start = constant(int(op.attrs["start"]), I32)  # type: ignore[arg-type]
+    return integers.binary(d.em, "addi", index.dims[0], start)
+
+
+def _join(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
+    which, inner = index.dims[-1], Index(index.dims[:-1])
+    if which.const is not None:
+        return d.at(op.operands[int(which.const)], inner)
+    sides = [d.at(operand, inner) for operand in op.operands]
+    first = integers.compare(d.em, "eq", which, ZERO)
+    return floats.select(d.em, first, *sides)
+
+
+def _split(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
+    which = constant(op.results.index(value), I32)
+    return d.at(op.operands[0], Index((*index.dims, which)))
+
+
+def _unsplat(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
+    return d.at(op.operands[0], Index((ZERO,) * len(op.operands[0].shape)))
+
+
+def _constant(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
+    number = op.attrs["value"]
+    assert isinstance(number, (int, float, bool))
+    return constant(number, value.element)
+
+
+ShapeRule = Callable[[_Deepest, Op, Index, Value], Expr]
+SHAPE_RULES: dict[str, ShapeRule] = {
+    "tt.splat": _splat,
+    "tt.broadcast": _broadcast,
+    "tt.expand_dims": _expand_dims,
+    "tt.reshape": _reshape,
+    "tt.trans": _trans,
+    "tt.make_range": _make_range,
+    "tt.join": _join,
+    "tt.split": _split,
+    "tt.unsplat": _unsplat,
+    "arith.constant": _constant,
+}
+
+
+def _load(d: _Deepest, op: Op, index: Index) -> Expr:
+    pointer = d.at(op.operands[0], index)
+    mask = d.at(op.operands[1], index) if len(op.operands) > 1 else None
+    other = d.at(op.operands[2], index) if len(op.operands) > 2 else None
+    unsigned = any(user.name in _UNSIGNED_USERS for user in _near_users(op.result))
+    return pointers.load(d.em, pointer, mask, other, d.ctx.levels.get(op, 0), unsigned)
+
+
+def _near_users(value: Value) -> list[Op]:
+    """Users, and users of bit operations and shape changes: they decide a byte's extension."""
+    found: list[Op] = []
+    for user in value.users:
+        found.append(user)
+        moved = user.name in SHAPE_RULES or user.name in ("arith.andi", "arith.ori", "arith.xori")
+        if moved and user.results:
+            found += _near_users(user.result)
+    return found
+
+
+# ---- element-wise operations, on lanes or scalars alike
+
+
+def elementwise(em: Emitter, op: Op, e: list[Expr]) -> Expr:
+    """One operation on evaluated operands."""
+    family, _, name = op.name.partition(".")
+    if op.name in floats.BINARY:
+        function, operator = floats.BINARY[op.name]
+        return floats.call(em, function, e, operator)
+    if op.name in floats.UNARY:
+        return floats.call(em, floats.UNARY[op.name], e)
+    if family == "arith" and name in integers.BINARY:
+        return integers.binary(em, name, *e)
+    return ELEMENTWISE[op.name](em, op, e)
+
+
+def _extern(em: Emitter, op: Op, e: list[Expr]) -> Expr:
+    symbol = str(op.attrs["symbol"])
+    if symbol not in floats.EXTERN:
+        known = ", ".join(sorted(floats.EXTERN))
+        raise LoweringError(f"{op.loc}: expected one of {known}, got {symbol}")
+    return floats.call(em, floats.EXTERN[symbol], e)
+
+
+def _bitcast(em: Emitter, op: Op, e: list[Expr]) -> Expr:
+    to = op.result.element
+    if isinstance(to, Pointer):
+        return pointers.recast(em, e[0], to)
+    return floats.bitcast(em, e[0], to)
+
+
+def _umulhi(em: Emitter, op: Op, e: list[Expr]) -> Expr:
+    if op.result.element == I64:
+        raise LoweringError(f"{op.loc}: expected umulhi of i32, got i64")
+    return floats.call(em, "umulhi", e)
+
+
+def _select(em: Emitter, op: Op, e: list[Expr]) -> Expr:
+    if isinstance(op.result.element, Pointer):
+        raise LoweringError(f"{op.loc}: expected a select of numbers, got pointers")
+    return floats.select(em, *e)
+
+
+def _cast_int(sign: bool) -> Callable[[Emitter, Op, list[Expr]], Expr]:
+    return lambda em, op, e: integers.cast_int(em, e[0], op.result.element, sign)
+
+
+def _from_int(sign: bool) -> Callable[[Emitter, Op, list[Expr]], Expr]:
+    return lambda em, op, e: floats.from_int(em, e[0], op.result.element, sign)
+
+
+def _float_cast(em: Emitter, op: Op, e: list[Expr]) -> Expr:
+    return floats.cast(em, e[0], op.result.element)
+
+
+def _abs_int(em: Emitter, op: Op, e: list[Expr]) -> Expr:
+    minus = integers.binary(em, "subi", constant(0, e[0].type), e[0])
+    return integers.binary(em, "maxsi", e[0], minus)
+
+
+ELEMENTWISE: dict[str, Callable[[Emitter, Op, list[Expr]], Expr]] = {
+    "arith.cmpi": lambda em, op, e: integers.compare(em, str(op.attrs["word"]), *e),
+    "arith.cmpf": lambda em, op, e: floats.compare(em, str(op.attrs["word"]), *e),
+    "arith.select": _select,
+    "arith.extsi": _cast_int(True),
+    "arith.extui": _cast_int(False),
+    "arith.trunci": _cast_int(True),
+    "arith.index_cast": _cast_int(True),
+    "arith.sitofp": _from_int(True),
+    "arith.uitofp": _from_int(False),
+    "arith.fptosi": lambda em, op, e: floats.to_int(em, e[0], op.result.element),
+    "arith.fptoui": lambda em, op, e: floats.to_int(em, e[0], op.result.element),
+    "arith.extf": _float_cast,
+    "arith.truncf": _float_cast,
+    "tt.fp_to_fp": _float_cast,
+    "arith.bitcast": _bitcast,
+    "tt.bitcast": _bitcast,
+    "math.fma": lambda em, op, e: floats.call(em, "fma", e),
+    "math.absi": _abs_int,
+    "tt.clampf": lambda em, op, e: floats.clamp(em, *e, op.attrs.get("propagateNan") == "all"),
+    "tt.mulhiui": _umulhi,
+    "tt.extern_elementwise": _extern,
+    "tt.addptr": lambda em, op, e: pointers.advance(em, *e),
+}
+
+
+def is_lazy(name: str) -> bool:
+    """Operations that are evaluated where they are used."""
+    family, _, bare = name.partition(".")
+    arithmetic = name in floats.BINARY or name in floats.UNARY or name in ELEMENTWISE
+    integer = family == "arith" and bare in integers.BINARY
+    return arithmetic or integer or name in SHAPE_RULES or name == "tt.load"
+
+
+_ = Scalar

@@ -1,0 +1,243 @@
+"""scf.for, scf.if and scf.while: structured control flow with carried values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from ...errors import LoweringError
+from .context import Context
+from .expr import Emitter, Expr, constant
+from .index import Index
+from .ir import I64, Block, Op, Pointer, Tensor, Value
+from .nest import memory_of, nest, pin, variable
+from .pointers import advance
+from .storage import Bound, Memory, Parts, Registers, Storage, form_of, new_memory
+from .strides import step
+
+RunBlock = Callable[[Context, Block], None]
+
+
+class Slot:
+    """Mutable storage of one carried value or result."""
+
+    def __init__(self, ctx: Context, value: Value, in_memory: bool) -> None:
+        self.ctx, self.value = ctx, value
+        self.form = form_of(value.shape, in_memory)
+        self.level = ctx.em.level
+        self.memory: Memory | None = None
+        self.pieces: list[Expr] = []
+        if self.form == "memory":
+            self.memory = new_memory(ctx.em, value.shape, value.element, self.level)
+        else:
+            pieces = {"scalar": 1, "parts": value.type.size if value.shape else 1}  # type: ignore[union-attr]
+            count = pieces.get(self.form) or value.type.size // 16  # type: ignore[union-attr]
+            for _ in range(count):
+                self.pieces.append(variable(ctx.em, value.element, self.form, "", self.level))  # type: ignore[arg-type]
+
+    def stage(self, source: Value) -> Callable[[], None]:
+        """Evaluate `source` now; the returned function assigns it."""
+        ctx, em = self.ctx, self.ctx.em
+        if self.memory is not None:
+            return self._stage_memory(source)
+        values = []
+        for index in nest(em, self.value.shape):
+            e = pin(em, ctx.at(source, index), self.form)
+            values.append(_normal(em, e))
+        own = {piece.text for piece in self.pieces}
+
+        def commit() -> None:
+            for piece, e in zip(self.pieces, values, strict=True):
+                if piece.text != e.text:
+                    em.line(f"{piece.text} = {e.text};")
+
+        if any(e.text.startswith("m") and e.text not in own for e in values):
+            values = [_copied(em, e) for e in values]
+        return commit
+
+    def _stage_memory(self, source: Value) -> Callable[[], None]:
+        ctx, memory = self.ctx, self.memory
+        assert memory is not None
+        held = ctx.env.get(source)
+        if isinstance(held, Memory) and ctx.buffers.get(source) == memory.pointer:
+            return lambda: None
+        if not isinstance(held, Memory):
+            held = memory_of(ctx, source)
+        whole = held
+
+        def commit() -> None:
+            if whole.pointer != memory.pointer:
+                for index in nest(ctx.em, memory.shape):
+                    memory.write(ctx.em, index, whole.read(ctx.em, index))
+
+        return commit
+
+    def storage(self, level: int) -> Storage:
+        """What readers at `level` see."""
+        if self.memory is not None:
+            alias = self.ctx.em.name("buf")
+            self.ctx.em.line(f"auto* const {alias} = {self.memory.pointer};")
+            return Memory(alias, self.memory.shape, self.memory.element, level)
+        pieces = [dataclasses.replace(piece, level=level) for piece in self.pieces]
+        if self.form == "scalar":
+            return Bound(pieces[0])
+        kind = Parts if self.form == "parts" else Registers
+        return kind(pieces, self.value.shape, level)
+
+    def bind(self, value: Value) -> None:
+        self.ctx.env[value] = self.storage(self.ctx.em.level)
+        if self.memory is not None:
+            self.ctx.buffers[value] = self.memory.pointer
+
+
+def _normal(em: Emitter, e: Expr) -> Expr:
+    """Narrow integers cross block borders sign-extended."""
+    from .integers import extended
+
+    return extended(em, e, "s")
+
+
+def _copied(em: Emitter, e: Expr) -> Expr:
+    name = em.name("t")
+    em.line(f"const auto {name} = {e.text};")
+    return dataclasses.replace(e, text=name)
+
+
+def assign(ctx: Context, slots: list[Slot], sources: list[Value]) -> None:
+    """Parallel assignment."""
+    commits = [slot.stage(source) for slot, source in zip(slots, sources, strict=True)]
+    for commit in commits:
+        commit()
+
+
+@dataclasses.dataclass
+class Shifted:
+    """A carried tensor that only moves by a uniform amount: its start plus one scalar."""
+
+    ctx: Context
+    start: Value
+    moved: Expr
+
+    def read(self, em: Emitter, index: Index) -> Expr:
+        from .integers import binary
+
+        start = self.ctx.at(self.start, index)
+        if isinstance(start.type, Pointer):
+            return advance(em, start, self.moved)
+        moved = dataclasses.replace(self.moved, type=start.type)
+        return binary(em, "addi", start, moved)
+
+
+def _increment(arg: Value, yielded: Value) -> Value | None:
+    """The uniform offset of ``yield arg + offset``."""
+    op = yielded.op
+    if not isinstance(arg.type, Tensor) or op is None or op.name not in ("tt.addptr", "arith.addi"):
+        return None
+    if op.name == "arith.addi" and step(arg, 0) is None and not _is_int(arg):
+        return None
+    first, second = op.operands
+    other = second if first is arg else first if second is arg else None
+    uniform = other is not None and all(step(other, d) == 0 for d in range(len(arg.shape)))
+    return other if uniform else None
+
+
+def _is_int(value: Value) -> bool:
+    return not isinstance(value.element, Pointer) and not value.element.is_float
+
+
+def lower_for(ctx: Context, op: Op, run: RunBlock) -> None:
+    em, body = ctx.em, op.regions[0]
+    low, high, stride = (ctx.scalar(v) for v in op.operands[:3])
+    induction, *args = body.args
+    inits, yields = op.operands[3:], body.terminator.operands
+    slots: dict[Value, Slot] = {}
+    shifts: dict[Value, str] = {}
+    for arg, init, yielded in zip(args, inits, yields, strict=True):
+        if _increment(arg, yielded) is not None and not _used_after(op, args.index(arg)):
+            shifts[arg] = em.name("m")
+            em.line(f"int64_t {shifts[arg]} = 0;")
+        else:
+            slots[arg] = Slot(ctx, arg, needs_memory(arg))
+            _refuse_pointers(op, arg)
+    assign(ctx, list(slots.values()), [inits[args.index(arg)] for arg in slots])
+    name = em.name("i")
+    ctype = "int64_t" if induction.type == I64 else "int32_t"
+    header = (
+        f"for ({ctype} {name} = {low.text}; {name} < {high.text}; {name} += {stride.text})"
+    )
+    with em.scope(header) as level:
+        align = min(low.align, stride.align)
+        nonneg = low.nonneg and stride.nonneg
+        index = Expr("s", name, low.type, level, align=align, nonneg=nonneg)
+        ctx.env[induction] = Bound(index)
+        for arg, slot in slots.items():
+            slot.bind(arg)
+        for arg, moved in shifts.items():
+            expr = Expr("s", moved, I64, level)
+            ctx.env[arg] = Shifted(ctx, inits[args.index(arg)], expr)
+        run(ctx, body)
+        assign(ctx, list(slots.values()), [yields[args.index(arg)] for arg in slots])
+        for arg, moved in shifts.items():
+            amount = _increment(arg, yields[args.index(arg)])
+            assert amount is not None
+            zero = Index(tuple(constant(0, body.args[0].element) for _ in arg.shape))
+            em.line(f"{moved} += {ctx.at(amount, zero).text};")
+    for arg, result in zip(args, op.results, strict=True):
+        if arg in slots:
+            slots[arg].bind(result)
+
+
+def _used_after(op: Op, number: int) -> bool:
+    return bool(op.results) and bool(op.results[number].users)
+
+
+def _refuse_pointers(op: Op, arg: Value) -> None:
+    if isinstance(arg.type, Tensor) and isinstance(arg.element, Pointer):
+        raise LoweringError(
+            f"{op.loc}: expected carried pointers to move by one offset for the whole tile, "
+            "got another update (carry the offset instead)"
+        )
+
+
+def needs_memory(value: Value) -> bool:
+    """Row statistics are read one by one inside tiles: an array serves that better."""
+    return len(value.shape) == 1 and any(
+        user.name == "tt.expand_dims" and user.attrs["axis"] == 1 for user in value.users
+    )
+
+
+def lower_if(ctx: Context, op: Op, run: RunBlock) -> None:
+    em = ctx.em
+    condition = ctx.scalar(op.operands[0])
+    slots = [Slot(ctx, result, needs_memory(result)) for result in op.results]
+    with em.scope(f"if ({condition.text})"):
+        run(ctx, op.regions[0])
+        assign(ctx, slots, list(op.regions[0].terminator.operands))
+    if len(op.regions) > 1:
+        with em.scope("else"):
+            run(ctx, op.regions[1])
+            assign(ctx, slots, list(op.regions[1].terminator.operands))
+    for slot, result in zip(slots, op.results, strict=True):
+        slot.bind(result)
+
+
+def lower_while(ctx: Context, op: Op, run: RunBlock) -> None:
+    em = ctx.em
+    before, after = op.regions
+    carried = [Slot(ctx, arg, needs_memory(arg)) for arg in before.args]
+    results = [Slot(ctx, result, needs_memory(result)) for result in op.results]
+    assign(ctx, carried, list(op.operands))
+    with em.scope("for (;;)"):
+        for slot, arg in zip(carried, before.args, strict=True):
+            slot.bind(arg)
+        run(ctx, before)
+        condition, *passed = before.terminator.operands
+        goes_on = ctx.scalar(condition)
+        assign(ctx, results, passed)
+        em.line(f"if (!({goes_on.text})) break;")
+        for slot, arg in zip(results, after.args, strict=True):
+            slot.bind(arg)
+        run(ctx, after)
+        assign(ctx, carried, list(after.terminator.operands))
+    for slot, result in zip(results, op.results, strict=True):
+        slot.bind(result)

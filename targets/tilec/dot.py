@@ -1,0 +1,213 @@
+"""tt.dot: ``acc[m, n] = fma(a[m, k], b[k, n], acc[m, n])`` for k ascending, however it is tiled.
+
+Three forms with the same bits: named vectors for a few rows (the right side is evaluated inside
+the k loop and never stored), the register-blocked routine of dot.h for more rows, and a plain loop
+for integers and odd sizes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from .context import Context
+from .expr import LANES, Expr, constant, memory_c
+from .index import Index, lane_index
+from .ir import F32, I32, Element, Op, Pointer, Scalar, Value
+from .nest import cost, fill, loop, memory_of, nest, roots
+from .pointers import pointee
+from .storage import Memory, Registers, new_memory
+from .strides import step
+
+FEW_ROWS, FEW_VECTORS = 6, 24
+
+
+def lower_dot(ctx: Context, op: Op) -> None:
+    rows, columns = op.result.shape[-2:]
+    element = op.result.element
+    assert isinstance(element, Scalar)
+    regular = element == F32 and columns % LANES == 0 and len(op.result.shape) == 2
+    if regular and rows <= FEW_ROWS and rows * columns // LANES <= FEW_VECTORS:
+        _in_registers(ctx, op)
+    elif regular:
+        _blocked(ctx, op)
+    else:
+        _plain(ctx, op)
+
+
+def _in_registers(ctx: Context, op: Op) -> None:
+    em = ctx.em
+    a, b, c = op.operands
+    (rows, depth), columns = a.shape, b.shape[1]
+    level = em.level
+    left = _left_reader(ctx, a)
+    sums: list[Expr] = []
+    for index in nest(em, op.result.shape):
+        name = em.name("acc")
+        em.line(f"vf {name} = {em.lanes(ctx.at(c, index))};")
+        sums.append(Expr("v", name, F32, level))
+    per_row = columns // LANES
+    with loop(em, depth, 1, unroll=2) as k:
+        lanes = [lane_index(constant(LANES * j, I32)) for j in range(per_row)]
+        right = [em.lanes(ctx.at(b, Index((k, lane)))) for lane in lanes]
+        for m in range(rows):
+            factor = em.lanes(left(constant(m, I32), k))
+            for j in range(per_row):
+                name = sums[m * per_row + j].text
+                em.line(f"{name} = fma({factor}, {right[j]}, {name});")
+    ctx.env[op.result] = Registers(sums, op.result.shape, level)
+
+
+def _left_reader(ctx: Context, a: Value) -> Callable[[Expr, Expr], Expr]:
+    """Elements of the left side one by one: in place when that costs a load, else from memory."""
+    direct = a in ctx.env and isinstance(ctx.env[a], Memory)
+    if direct or (a not in ctx.env and cost(ctx, a, {}) <= 16 and _is_simple(a)):
+        return lambda m, k: ctx.at(a, Index((m, k)))
+    memory = memory_of(ctx, a)
+    return lambda m, k: memory.read(ctx.em, Index((m, k)))
+
+
+def _is_simple(value: Value) -> bool:
+    """A load, perhaps widened: nothing that is cheaper 16 lanes at a time."""
+    op = value.op
+    while op is not None and op.name in ("arith.extf", "tt.trans", "tt.broadcast", "tt.reshape"):
+        op = op.operands[0].op
+    return op is not None and op.name == "tt.load"
+
+
+# ---- more rows
+
+
+def _blocked(ctx: Context, op: Op) -> None:
+    em = ctx.em
+    a, b, c = op.operands
+    (rows, depth), columns = a.shape, b.shape[1]
+    memory = _accumulator(ctx, op, c)
+    left, left_stride = _operand(ctx, a, ("f32",))
+    right, right_stride = _operand(ctx, b, ("f32",))
+    sizes = f"{rows}, {columns}, {depth}"
+    em.line(
+        f"dot<{sizes}>({memory.pointer}, {columns}, {left}, {left_stride}, {right}, {right_stride});"
+    )
+    # a new name: text that reads the old contents must not be taken for the new ones
+    alias = em.name("buf")
+    em.line(f"float* const {alias} = {memory.pointer};")
+    result = Memory(alias, op.result.shape, F32, em.level)
+    ctx.buffers[op.result] = ctx.buffers[c] if memory.pointer == _name(ctx, c) else memory.pointer
+    ctx.env[op.result] = result
+
+
+def _name(ctx: Context, value: Value) -> str:
+    storage = ctx.env.get(value)
+    return storage.pointer if isinstance(storage, Memory) else ""
+
+
+def _accumulator(ctx: Context, op: Op, c: Value) -> Memory:
+    """The accumulator's array, filled; in place of `c` when nobody else reads it."""
+    storage = ctx.env.get(c)
+    if isinstance(storage, Memory) and c in ctx.buffers and roots(c) == {op} and len(c.users) == 1:
+        return storage
+    source = _rescaled(ctx, c)
+    if source is not None and roots(source) == {op}:
+        kept = ctx.env[source]
+        assert isinstance(kept, Memory)
+        alias = ctx.em.name("buf")
+        ctx.em.line(f"float* const {alias} = {kept.pointer};")
+        memory = Memory(alias, op.result.shape, F32, ctx.em.level)
+        fill(ctx, memory, c)
+        ctx.env[c], ctx.buffers[c] = memory, ctx.buffers[source]
+        return memory
+    memory = new_memory(ctx.em, op.result.shape, F32, ctx.em.level)
+    fill(ctx, memory, c)
+    ctx.buffers.setdefault(c, "")
+    return memory
+
+
+def _rescaled(ctx: Context, c: Value) -> Value | None:
+    """The one array behind ``c = x * scale + ...`` that has c's shape, if `c` is lazy."""
+    found: set[Value] = set()
+    stack = [c] if c not in ctx.env else []
+    while stack:
+        value = stack.pop()
+        if value in ctx.env:
+            if value in ctx.buffers and value.shape == c.shape:
+                found.add(value)
+        elif value.op is not None and value.op.name.startswith(("arith.", "math.")):
+            stack += value.op.operands
+        elif value.op is None or value.op.name not in ("tt.splat", "tt.broadcast", "tt.load"):
+            return None
+    return found.pop() if len(found) == 1 else None
+
+
+def _operand(ctx: Context, value: Value, direct: tuple[str, ...]) -> tuple[str, str]:
+    """Pointer and row stride of a matrix: where it already lies, if it lies right."""
+    place = _in_place(ctx, value, direct)
+    if place is not None:
+        return place
+    memory = memory_of(ctx, value)
+    return memory.pointer, str(memory.shape[1])
+
+
+def _in_place(ctx: Context, value: Value, direct: tuple[str, ...]) -> tuple[str, str] | None:
+    op = value.op
+    if value in ctx.env or op is None or op.name != "tt.load" or not _always(ctx, op):
+        return None
+    pointer = op.operands[0]
+    element: Element = pointer.element
+    assert isinstance(element, Pointer)
+    if memory_c(element.element) not in [memory_c(Scalar(name)) for name in direct]:
+        return None
+    if step(pointer, 1) != 1 or step(pointer, 0) is None:
+        return None
+    zero, one = constant(0, I32), constant(1, I32)
+    first = ctx.at(pointer, Index((zero, zero)))
+    assert pointee(first) is not None
+    if value.shape[0] == 1:
+        return first.text, "0"
+    second = ctx.at(pointer, Index((one, zero)))
+    return first.text, f"{second.text} - {first.text}"
+
+
+def _always(ctx: Context, load: Op) -> bool:
+    """A load without mask, or under one that is known to be true."""
+    if len(load.operands) == 1:
+        return True
+    mask = load.operands[1]
+    while mask not in ctx.assumed:
+        if mask.op is None or mask.op.name not in ("tt.broadcast", "tt.expand_dims", "tt.splat"):
+            return False
+        mask = mask.op.operands[0]
+    return True
+
+
+# ---- anything else
+
+
+def _plain(ctx: Context, op: Op) -> None:
+    em = ctx.em
+    a, b, c = op.operands
+    depth = a.shape[-1]
+    memory = new_memory(em, op.result.shape, op.result.element, em.level)
+    for operand in (a, b):
+        if operand not in ctx.env and cost(ctx, operand, {}) > 16:
+            memory_of(ctx, operand)
+    for index in nest(em, op.result.shape):
+        *batch, m, n = index.dims
+        start = ctx.at(c, index)
+        wide = not index.is_uniform
+        name = em.name("acc")
+        ctype = ("vf" if op.result.element == F32 else "vi") if wide else "auto"
+        em.line(f"{ctype} {name} = {em.lanes(start) if wide else start.text};")
+        with loop(em, depth, 1) as k:
+            x = ctx.at(a, Index((*batch, m, k)))
+            y = ctx.at(b, Index((*batch, k, n)))
+            left, right = (em.lanes(x), em.lanes(y)) if wide else (x.text, y.text)
+            em.line(_accumulate(name, left, right, op.result.element, wide))
+        memory.write(em, index, Expr("v" if wide else "s", name, op.result.element, em.level))
+    ctx.env[op.result] = dataclasses.replace(memory)
+
+
+def _accumulate(name: str, left: str, right: str, element: Element, wide: bool) -> str:
+    if element == F32:
+        return f"{name} = fma({left}, {right}, {name});"
+    return f"{name} = add({name}, mul({left}, {right}));" if wide else f"{name} += {left} * {right};"

@@ -1,0 +1,4 @@
+// What a generated kernel includes.
+#pragma once
+#include "dot.h"
+#include "vecmath.h"

@@ -1,0 +1,73 @@
+"""The machines a kernel library is built for, and which of them this one can run."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from pathlib import Path
+
+from ...errors import LoweringError
+
+
+@dataclasses.dataclass(frozen=True)
+class Isa:
+    """`gcc` are the flags of g++ and clang++, `zig` those of ``zig c++``."""
+
+    name: str
+    machine: str
+    gcc: tuple[str, ...]
+    zig: tuple[str, ...]
+    cpu_flags: frozenset[str]
+    """What ``/proc/cpuinfo`` must list."""
+
+
+_V3 = frozenset(("avx2", "fma", "f16c", "bmi2"))
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
+_BF16 = _V4 | {"avx512_bf16", "avx512_vnni"}
+_WIDE = "-mprefer-vector-width=512"
+
+ISAS = {
+    isa.name: isa
+    for isa in (
+        Isa("generic", "", (), (), frozenset()),
+        Isa("aarch64", "aarch64", ("-march=armv8-a",), ("-target", "aarch64-linux-gnu"), frozenset()),
+        Isa("x86_64_v3", "x86_64", ("-march=x86-64-v3",), ("-mcpu=x86_64_v3",), _V3),
+        Isa("x86_64_v4", "x86_64", ("-march=x86-64-v4", _WIDE), ("-mcpu=x86_64_v4", _WIDE), _V4),
+        Isa(
+            "x86_64_v4_bf16",
+            "x86_64",
+            ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", _WIDE),
+            ("-mcpu=x86_64_v4+avx512bf16+avx512vnni", _WIDE),
+            _BF16,
+        ),
+    )
+}
+
+
+def isa_named(name: str) -> Isa:
+    if name not in ISAS:
+        raise LoweringError(f"tilec: expected an ISA among {', '.join(ISAS)}, got {name!r}")
+    return ISAS[name]
+
+
+def cpu_flags() -> frozenset[str]:
+    """Feature flags of the first core; empty where ``/proc/cpuinfo`` names none."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return frozenset()
+    for line in info.read_text().splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.split(":", 1)[1].split())
+    return frozenset()
+
+
+def isa_supported(name: str) -> bool:
+    """Whether this machine runs code built for the ISA."""
+    isa = isa_named(name)
+    return isa.machine in ("", platform.machine()) and isa.cpu_flags <= cpu_flags()
+
+
+def native_isa() -> Isa:
+    """The best ISA this machine runs."""
+    order = ("x86_64_v4_bf16", "x86_64_v4", "x86_64_v3", "aarch64", "generic")
+    return next(ISAS[name] for name in order if isa_supported(name))
