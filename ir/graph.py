@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import VerifyError
-from .op import Op
+from .op import Op, result_types
 from .types import TensorType
 
 Kind = Literal["input", "param", "state", "const", "node"]
+NAME = r"[\w./:-]+"
+"""Names of graphs and values, as a regular expression: the text form must be able to read them back."""
+
+
+def _checked(name: str) -> str:
+    if not re.fullmatch(NAME, name):
+        raise VerifyError(f"name {name!r}: expected letters, digits and _ . / : - only")
+    return name
 
 
 class Value:
@@ -62,10 +71,23 @@ class Node:
 
 
 class Graph:
-    """Inputs, parameters, states and constants; nodes in execution order; outputs."""
+    """Inputs, parameters, states and constants; nodes in execution order; outputs.
+
+    >>> from .dtype import F32
+    >>> from .ops.norm import RmsNorm
+    >>> graph = Graph("tiny")
+    >>> x = graph.input("x", TensorType(F32, (4, 8)))
+    >>> graph.outputs = [graph.emit(RmsNorm(1e-5), x, graph.param("w", TensorType(F32, (8,))))]
+    >>> print(graph.as_text(), end="")
+    graph tiny(%x: f32[4, 8]) {
+      param %w: f32[8]
+      %0: f32[4, 8] = rmsnorm(%x, %w) {eps=1e-05}
+      return %0
+    }
+    """
 
     def __init__(self, name: str = "graph") -> None:
-        self.name = name
+        self.name = _checked(name)
         self.inputs: list[Value] = []
         self.params: list[Value] = []
         self.states: list[Value] = []
@@ -78,7 +100,7 @@ class Graph:
     # Building -------------------------------------------------------------------------------
 
     def _fresh(self, wanted: str = "") -> str:
-        name = wanted
+        name = _checked(wanted) if wanted else ""
         while not name or name in self._names:
             name = f"{wanted}_{self._counter}" if wanted else str(self._counter)
             self._counter += 1
@@ -88,7 +110,7 @@ class Graph:
     def _named(self, home: list[Value], kind: Kind, name: str, type: TensorType) -> Value:
         if name in self._names:
             raise VerifyError(f"graph {self.name}: %{name} is defined twice")
-        self._names.add(name)
+        self._names.add(_checked(name))
         home.append(Value(type, kind, name))
         return home[-1]
 
@@ -102,9 +124,9 @@ class Graph:
         return self._named(self.states, "state", name, type)
 
     def const(self, data: np.ndarray, type: TensorType, name: str = "") -> Value:
-        """A constant; ``data`` has the concrete shape of ``type``."""
-        if tuple(data.shape) != type.shape:
-            raise VerifyError(f"const: expected data of shape {type.shape}, got {data.shape}")
+        """A constant; ``data`` has the concrete shape and the NumPy dtype of ``type``."""
+        if tuple(data.shape) != type.shape or data.dtype != type.dtype.numpy or type.dtype.is_block:
+            raise VerifyError(f"const: expected data of {type}, got {data.dtype} of {data.shape}")
         self.consts.append(Value(type, "const", self._fresh(name or "c"), data=data))
         return self.consts[-1]
 
@@ -118,7 +140,7 @@ class Graph:
     ) -> tuple[Value, ...]:
         """Add a node at the end, or just before another one, and return its output values."""
         node = Node(op, list(inputs), source or (before.source if before else ""))
-        for i, type in enumerate(op.infer(*(v.type for v in inputs))):
+        for i, type in enumerate(result_types(op, [v.type for v in inputs])):
             name = self._fresh(names[i] if i < len(names) else "")
             node.outputs.append(Value(type, "node", name, node, i))
         for value in inputs:
@@ -178,6 +200,10 @@ class Graph:
 
     def is_output(self, value: Value) -> bool:
         return any(v is value for v in self.outputs)
+
+    def become(self, other: Graph) -> None:
+        """Take over another graph's contents; ``other`` is spent. For passes that rebuild a graph."""
+        self.__dict__.update(other.__dict__)
 
     # Reading --------------------------------------------------------------------------------
 

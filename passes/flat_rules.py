@@ -1,0 +1,340 @@
+"""The rules of `flat_tokens`: how each op acts on flat tokens, and when it mixes them.
+
+A captured value of shape [1, tokens, ...] or [1, heads, tokens, ...] becomes [tokens, ...]: the
+token axis first, a leading 1 before it (the batch) dropped, the other axes in their order. A value
+without a token axis stays as it is. A rule emits the flat op, or raises `Refusal` with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import sympy
+
+from ..ir.dim import Dim, prod, symbols_of
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
+from ..ir.ops.attention import Attention, PagedAttention, WriteKv
+from ..ir.ops.elementwise import Binary, Cast, Unary, Where
+from ..ir.ops.linear import GatedLinear, Linear, MatMul
+from ..ir.ops.moe import MoeRoute
+from ..ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
+from ..ir.ops.reduce import Reduce, Softmax
+from ..ir.ops.rope import Rope, RopeTable
+from ..ir.ops.shape import Broadcast, Concat, Reshape, Slice, Transpose
+from ..ir.ops.sparse import Embedding, GatherRows
+
+MIXES = "the tokens axis"
+
+
+class Refusal(Exception):
+    """Why one node is not proved to work on each token alone."""
+
+
+@dataclass
+class Flattener:
+    """The graph being built and what each captured value became."""
+
+    graph: Graph
+    tokens: sympy.Symbol
+    """First dim of flat values: ``tokens``, and ``rows`` once rows were gathered."""
+    page_size: int
+    inputs: dict[str, Value] = field(default_factory=dict)
+    states: dict[tuple[Dim, Dim], Value] = field(default_factory=dict)
+    """The current version of each state by (KV heads, head width)."""
+    layers: dict[tuple[Dim, Dim], int] = field(default_factory=dict)
+    known: dict[Value, Value] = field(default_factory=dict)
+    refused: set[Value] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.captured_tokens = self.tokens
+
+    def token_axis(self, value: Value) -> int | None:
+        """The axis of the captured value that counts tokens; None when it has none."""
+        name = self.captured_tokens.name
+        axes = [i for i, d in enumerate(value.type.shape) if name in symbols_of(d)]
+        if not axes:
+            return None
+        if len(axes) > 1:
+            raise Refusal(f"pairs tokens with tokens in {value.type}")
+        if value.type.shape[axes[0]] != self.captured_tokens:
+            raise Refusal(f"merges, cuts or joins {MIXES} in {value.type}")
+        return axes[0]
+
+    def kept(self, value: Value) -> list[int]:
+        """Axes that the flat value has after its token axis, in order."""
+        token = self.token_axis(value)
+        first = 1 if token and value.type.shape[0] == 1 else 0
+        return [i for i in range(first, value.type.rank) if i != token]
+
+    def shape(self, value: Value) -> tuple[Dim, ...]:
+        """The shape of the flat value."""
+        if self.token_axis(value) is None:
+            return value.type.shape
+        return (self.tokens, *(value.type.shape[i] for i in self.kept(value)))
+
+    def has_tokens(self, value: Value) -> bool:
+        return self.token_axis(value) is not None
+
+    def emit(self, node: Node, op: Op, *inputs: Value) -> Value:
+        return self.graph.emit(op, *inputs, source=node.source)
+
+    def reshaped(self, node: Node, value: Value, shape: Sequence[Dim]) -> Value:
+        """``value`` (already flat) in another shape of the same elements."""
+        if value.type.shape == tuple(shape):
+            return value
+        return self.emit(node, Reshape(tuple(shape)), value)
+
+    def finish(self, node: Node, *results: Value) -> None:
+        """Note what the node's outputs became, in their flat shapes."""
+        for old, new in zip(node.outputs, results, strict=True):
+            self.known[old] = self.reshaped(node, new, self.shape(old))
+
+
+Rule = Callable[[Flattener, Node], None]
+RULES: dict[type[Op], Rule] = {}
+R = TypeVar("R", bound=Rule)
+
+
+def rule(*ops: type[Op]) -> Callable[[R], R]:
+    """Adds the rule for these ops and their subclasses."""
+
+    def add(function: R) -> R:
+        RULES.update(dict.fromkeys(ops, function))
+        return function
+
+    return add
+
+
+def flatten_node(flat: Flattener, node: Node) -> None:
+    """Emit the flat form of one captured node. What depends on a refused value is passed over."""
+    if any(v in flat.refused for v in node.inputs):
+        flat.refused.update(node.outputs)
+        return
+    if _counts_tokens(node.op):
+        raise Refusal("depends on the number of tokens")
+    touches = [flat.has_tokens(v) for v in (*node.inputs, *node.outputs)]
+    if not any(touches):
+        _copy(flat, node)
+        return
+    for kind in type(node.op).__mro__:
+        if kind in RULES:
+            RULES[kind](flat, node)
+            return
+    raise Refusal("has no rule for flat tokens")
+
+
+def _counts_tokens(op: Op) -> bool:
+    """A symbol in an attribute, but for ops whose result shape it only names."""
+    values = [getattr(op, f.name) for f in dataclasses.fields(op)]
+    return not isinstance(op, Reshape | Broadcast) and any(
+        isinstance(v, sympy.Basic) and symbols_of(v) for v in values
+    )
+
+
+def _copy(flat: Flattener, node: Node) -> None:
+    names = [v.name for v in node.outputs]
+    inputs = [flat.known[v] for v in node.inputs]
+    outputs = flat.graph.append(node.op, *inputs, source=node.source, names=names)
+    flat.known.update(zip(node.outputs, outputs, strict=True))
+
+
+def _expect_free(flat: Flattener, values: Sequence[Value], what: str) -> None:
+    """``values`` must depend on no token."""
+    if any(flat.has_tokens(v) for v in values):
+        raise Refusal(f"has a {what} that depends on tokens")
+
+
+def _flat_axis(flat: Flattener, value: Value, axis: int, doing: str) -> int:
+    """Where ``axis`` of the captured value lies in the flat one."""
+    if axis == flat.token_axis(value):
+        raise Refusal(f"{doing} {MIXES} of {value.type}")
+    if axis not in flat.kept(value):
+        raise Refusal(f"{doing} the batch axis of {value.type}")
+    return 1 + flat.kept(value).index(axis)
+
+
+# Elementwise ------------------------------------------------------------------------------------
+
+
+@rule(Unary, Cast)
+def _one_operand(flat: Flattener, node: Node) -> None:
+    flat.finish(node, flat.emit(node, node.op, flat.known[node.inputs[0]]))
+
+
+@rule(Binary, Where)
+def _elementwise(flat: Flattener, node: Node) -> None:
+    operands = [_aligned(flat, node, v) for v in node.inputs]
+    flat.finish(node, flat.emit(node, node.op, *operands))
+
+
+@rule(Broadcast)
+def _broadcast(flat: Flattener, node: Node) -> None:
+    x = _aligned(flat, node, node.inputs[0])
+    flat.finish(node, flat.emit(node, Broadcast(flat.shape(node.outputs[0])), x))
+
+
+def _aligned(flat: Flattener, node: Node, value: Value) -> Value:
+    """An operand of a broadcasting op, its dims lined up with those of the flat result."""
+    out = node.outputs[0]
+    missing = out.type.rank - value.type.rank
+    token = flat.token_axis(value)
+    if token is not None and token + missing != flat.token_axis(out):
+        raise Refusal(f"pairs tokens with tokens or another axis: {value.type} in {out.type}")
+    axes = [i - missing for i in flat.kept(out)]
+    if token is None:
+        shape = tuple(value.type.shape[i] for i in axes if i >= 0)
+    else:
+        shape = (flat.tokens, *(value.type.shape[i] if i >= 0 else 1 for i in axes))
+    return flat.reshaped(node, flat.known[value], shape)
+
+
+# Movement ---------------------------------------------------------------------------------------
+
+
+@rule(Reshape)
+def _reshape(flat: Flattener, node: Node) -> None:
+    """Row-major order is kept if as many elements lie before the token axis as did."""
+    (x,), (y,) = node.inputs, node.outputs
+    old, new = flat.token_axis(x), flat.token_axis(y)
+    if old is None or new is None or prod(x.type.shape[:old]) != prod(y.type.shape[:new]):
+        raise Refusal(f"merges or splits {MIXES}: {x.type} to {y.type}")
+    flat.finish(node, flat.known[x])
+
+
+@rule(Transpose)
+def _transpose(flat: Flattener, node: Node) -> None:
+    assert isinstance(node.op, Transpose)
+    (x,) = node.inputs
+    kept = flat.kept(x)
+    order = [1 + kept.index(p) for p in node.op.permutation if p in kept]
+    moved = flat.known[x]
+    if order != sorted(order):
+        moved = flat.emit(node, Transpose((0, *order)), moved)
+    flat.finish(node, moved)
+
+
+@rule(Slice)
+def _slice(flat: Flattener, node: Node) -> None:
+    assert isinstance(node.op, Slice)
+    (x,) = node.inputs
+    axis = _flat_axis(flat, x, node.op.axis, "cuts")
+    flat.finish(node, flat.emit(node, dataclasses.replace(node.op, axis=axis), flat.known[x]))
+
+
+@rule(Concat)
+def _concat(flat: Flattener, node: Node) -> None:
+    assert isinstance(node.op, Concat)
+    axes = {_flat_axis(flat, v, node.op.axis, "joins along") for v in node.inputs}
+    parts = [flat.known[v] for v in node.inputs]
+    flat.finish(node, flat.emit(node, Concat(axes.pop()), *parts))
+
+
+# Reductions, products, norms --------------------------------------------------------------------
+
+
+@rule(Reduce, Softmax)
+def _reduce(flat: Flattener, node: Node) -> None:
+    assert isinstance(node.op, Reduce | Softmax)
+    (x,) = node.inputs
+    axis = _flat_axis(flat, x, node.op.axis % x.type.rank, "reduces")
+    flat.finish(node, flat.emit(node, dataclasses.replace(node.op, axis=axis), flat.known[x]))
+
+
+@rule(RmsNorm, LayerNorm, AddRmsNorm)
+def _norm(flat: Flattener, node: Node) -> None:
+    data = 2 if isinstance(node.op, AddRmsNorm) else 1
+    for value in node.inputs[:data]:
+        _flat_axis(flat, value, value.type.rank - 1, "reduces")
+    _expect_free(flat, node.inputs[data:], "weight")
+    flat.finish(node, *flat.graph.append(node.op, *_all(flat, node), source=node.source))
+
+
+@rule(Linear, GatedLinear)
+def _linear(flat: Flattener, node: Node) -> None:
+    x, weight, *rest = node.inputs
+    _flat_axis(flat, x, x.type.rank - 1, "contracts")
+    has_residual = isinstance(node.op, Linear) and node.op.has_residual
+    _expect_free(flat, [weight, *(rest[:-1] if has_residual else rest)], "weight")
+    flat.finish(node, flat.emit(node, node.op, *_all(flat, node)))
+
+
+@rule(MatMul)
+def _matmul(flat: Flattener, node: Node) -> None:
+    """Only a product of token rows with a matrix that is free of tokens: [..., T, K] x [K, N]."""
+    a, b = node.inputs
+    _expect_free(flat, [b], "right side")
+    _flat_axis(flat, a, a.type.rank - 1, "contracts")
+    matrices = prod(b.type.shape[:-2])
+    if matrices != 1:
+        raise Refusal(f"multiplies by {matrices} matrices, which has no rule for flat tokens")
+    x, w = flat.known[a], flat.reshaped(node, flat.known[b], b.type.shape[-2:])
+    flat.finish(node, flat.emit(node, node.op, x, w))
+
+
+@rule(MoeRoute, Rope, RopeTable)
+def _by_row(flat: Flattener, node: Node) -> None:
+    """Ops on [T, ...] rows."""
+    if any(flat.token_axis(v) not in (0, None) for v in (*node.inputs, *node.outputs)):
+        raise Refusal("expects tokens on the first axis")
+    if isinstance(node.op, RopeTable):
+        _expect_free(flat, node.inputs[1:], "frequency")
+    flat.finish(node, *flat.graph.append(node.op, *_all(flat, node), source=node.source))
+
+
+def _all(flat: Flattener, node: Node) -> list[Value]:
+    return [flat.known[v] for v in node.inputs]
+
+
+# Rows by index ----------------------------------------------------------------------------------
+
+
+@rule(Embedding)
+def _embedding(flat: Flattener, node: Node) -> None:
+    _expect_free(flat, node.inputs[:1], "table")
+    flat.finish(node, flat.emit(node, node.op, *_all(flat, node)))
+
+
+@rule(GatherRows)
+def _gather_rows(flat: Flattener, node: Node) -> None:
+    if flat.has_tokens(node.inputs[0]):
+        raise Refusal(f"picks rows along {MIXES}")
+    flat.finish(node, flat.emit(node, node.op, *_all(flat, node)))
+
+
+# Attention --------------------------------------------------------------------------------------
+
+
+@rule(Attention)
+def _attention(flat: Flattener, node: Node) -> None:
+    """The one op that may mix tokens: of one sequence, through its pages."""
+    op = node.op
+    assert isinstance(op, Attention)
+    q, k, v, *sinks = node.inputs
+    _check_attention(flat, node, op)
+    _, heads, _, width = k.type.shape
+    layer = flat.layers.get((heads, width), 0)
+    flat.layers[heads, width] = layer + 1
+    slots, *where = (flat.inputs[n] for n in ("slots", "query_start", "seq_lens", "page_table"))
+    keys, values = flat.known[k], flat.known[v]
+    state = flat.emit(node, WriteKv(layer), flat.states[heads, width], keys, values, slots)
+    flat.states[heads, width] = state
+    paged = PagedAttention(
+        layer, op.scale, flat.page_size, op.window, op.softcap, has_sinks=op.has_sinks
+    )
+    extra = [flat.known[s] for s in sinks]
+    flat.finish(node, flat.emit(node, paged, flat.known[q], state, *where, *extra))
+
+
+def _check_attention(flat: Flattener, node: Node, op: Attention) -> None:
+    q, k, v, *sinks = node.inputs
+    if not op.causal:
+        raise Refusal("is not causal: tokens would see later ones, which are not computed yet")
+    if k.type != v.type:
+        raise Refusal(f"has keys {k.type} and values {v.type}, which one KV state cannot hold")
+    if any(flat.token_axis(x) != 2 or x.type.shape[0] != 1 for x in (q, k, v)):
+        raise Refusal(f"expects q, k and v of [1, heads, tokens, width], got {q.type}, {k.type}")
+    _expect_free(flat, sinks, "sink")

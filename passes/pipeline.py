@@ -1,0 +1,105 @@
+"""The passes in order: `step_pipeline`, read top to bottom, is the compiler's graph half."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import knobs
+from ..errors import PassError
+from ..ir.dtype import F32, DType
+from ..ir.graph import Graph
+from ..ir.target import Target
+from .base import Pass
+from .canonicalize import Canonicalize
+from .eliminate_common import EliminateCommon
+from .eliminate_dead import EliminateDead
+from .flat_tokens import FlatTokens
+from .fold_constants import FoldConstants
+from .instruments import Instrument, PassRecord, Timing, default_instruments
+from .snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """What the user chose for a step program."""
+
+    dtype: DType = F32
+    """Type of matrix weights and embeddings that have no stored type of their own to keep."""
+    kv_dtype: DType = F32
+    stored: tuple[tuple[str, DType], ...] = ()
+    """Parameter name and the type that the weight file holds it in, for ``--quant keep``."""
+
+
+def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
+    """A captured decoder -> its step graph with the fused ops that ``target`` has rows for."""
+    return (
+        # Clean up what capture left.
+        Canonicalize(),
+        FoldConstants(),
+        EliminateCommon(),
+        EliminateDead(),
+        # One request of [1, tokens] -> flat tokens of many requests, proved.
+        FlatTokens(target.page_size, options.kv_dtype),
+        Canonicalize(),
+        FoldConstants(),
+        EliminateCommon(),
+    )
+
+
+@dataclass(frozen=True)
+class PipelineReport:
+    """What ran. ``stopped_after`` is the pass that ``SGLK_STOP_AFTER`` named, else empty."""
+
+    records: tuple[PassRecord, ...]
+    stopped_after: str = ""
+
+
+def run_pipeline(
+    graph: Graph, passes: Sequence[Pass], instruments: Sequence[Instrument] | None = None
+) -> PipelineReport:
+    """Run the passes in order on ``graph``, in place."""
+    timing = Timing()
+    watching = (timing, *(default_instruments() if instruments is None else instruments))
+    _check_stop(passes)
+    for number, step in enumerate(passes, start=1):
+        _run_one(number, step, graph, watching)
+        if any(i.wants_stop(step) for i in watching):
+            return PipelineReport(tuple(timing.records), step.name)
+    return PipelineReport(tuple(timing.records))
+
+
+def _check_stop(passes: Sequence[Pass]) -> None:
+    wanted, names = knobs.get().stop_after, [p.name for p in passes]
+    if wanted and wanted not in names:
+        raise PassError(f"SGLK_STOP_AFTER: expected one of {', '.join(names)}, got {wanted!r}")
+
+
+def _run_one(number: int, step: Pass, graph: Graph, watching: Sequence[Instrument]) -> None:
+    for instrument in reversed(watching):
+        instrument.before(number, step, graph)
+    given = Snapshot.take(graph)
+    try:
+        changed = step.run(graph)
+        for instrument in watching:
+            instrument.after(number, step, graph, changed)
+    except PassError:
+        raise  # a refusal in the user's words, not a crash
+    except Exception as error:
+        error.add_note(_replay_note(step, given))
+        raise
+
+
+def _replay_note(step: Pass, given: Snapshot) -> str:
+    """Write the graph that the pass was given; the command that runs the pass on it again."""
+    folder = Path(knobs.get().dump or tempfile.mkdtemp(prefix="sglk-"))
+    file = folder / f"crash-{step.name}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(given.as_text())
+    except OSError as error:
+        return f"the graph that {step.name} was given could not be written: {error}"
+    return f"replay with: sglk opt {shlex.quote(str(file))} -p {shlex.quote(step.as_text())}"

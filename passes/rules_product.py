@@ -1,0 +1,51 @@
+"""Rules that give matrix products one spelling: `linear` wherever a weight is multiplied."""
+
+from __future__ import annotations
+
+from ..ir.dtype import F32
+from ..ir.graph import Graph, Node, Value
+from ..ir.op import Op
+from ..ir.ops.elementwise import Mul
+from ..ir.ops.linear import Linear, MatMul
+from ..ir.ops.shape import Reshape, Transpose
+from .patterns import Rule, produced_by
+
+
+def outer_product(graph: Graph, node: Node) -> Value | None:
+    """[..., M, 1] times [..., 1, N] multiplies elements; exact."""
+    a, b = node.inputs
+    return graph.emit(Mul(), a, b, before=node) if a.type.shape[-1] == 1 else None
+
+
+def matmul_with_weight(graph: Graph, node: Node) -> Value | None:
+    """x times a parameter (or its transpose) is a linear; the same products in the same order."""
+    x, weight = node.inputs
+    if x.type.dtype != F32 or x.type.rank < 2 or weight.type.rank != 2:
+        return None
+    turned = produced_by(weight, Transpose)
+    source = turned.inputs[0] if turned else weight
+    if source.kind not in ("param", "const"):
+        return None
+    if turned is None:
+        source = graph.emit(Transpose((1, 0)), weight, before=node)
+    return graph.emit(Linear(), x, source, before=node)
+
+
+def linear_of_rows(graph: Graph, node: Node) -> Value | None:
+    """reshape, linear, reshape back: the linear works on the last axis of any rank."""
+    inner = produced_by(node.inputs[0], Linear)
+    if inner is None or inner.op != Linear() or len(inner.outputs[0].uses) != 1:
+        return None
+    rows = produced_by(inner.inputs[0], Reshape)
+    if rows is None:
+        return None
+    x, (y,) = rows.inputs[0], node.outputs
+    if x.type.shape[:-1] != y.type.shape[:-1] or x.type.shape[-1] != inner.inputs[0].type.shape[-1]:
+        return None
+    return graph.emit(inner.op, x, *inner.inputs[1:], before=node)
+
+
+RULES: dict[type[Op], tuple[Rule, ...]] = {
+    MatMul: (outer_product, matmul_with_weight),
+    Reshape: (linear_of_rows,),
+}

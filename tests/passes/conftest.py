@@ -1,0 +1,189 @@
+"""Captured-form models for pass tests, written out as the frontend makes them from transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from sglk.ir.dim import Dim, dim
+from sglk.ir.dtype import BF16, F32, I32, Q4_1, Q8_0
+from sglk.ir.graph import Graph, Value
+from sglk.ir.op import Op
+from sglk.ir.ops.attention import Attention
+from sglk.ir.ops.elementwise import Add, Cast, Cos, Mul, Neg, Pow, Rsqrt, Silu, Sin
+from sglk.ir.ops.linear import Linear
+from sglk.ir.ops.reduce import Mean
+from sglk.ir.ops.shape import Concat, Reshape, Slice, Transpose
+from sglk.ir.ops.sparse import Embedding
+from sglk.ir.parser import parse_graph
+from sglk.ir.target import MemoryLevel, Target, Unit
+from sglk.ir.testing import assert_same_numbers
+from sglk.ir.types import TensorType
+from sglk.ir.verify import verify
+from sglk.passes.opt import parse_pipeline
+
+T = dim("tokens")
+
+
+@dataclasses.dataclass
+class LlamaBuilder:
+    """transformers' modeling_llama.py in core ops, one request."""
+
+    layers: int = 2
+    hidden: int = 32
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 8
+    ffn: int = 64
+    vocab: int = 11
+    bias: bool = False
+    qk_norm: bool = False
+
+    def __post_init__(self) -> None:
+        self.graph = Graph("tiny_llama")
+
+    def __call__(self, op: Op, *inputs: Value) -> Value:
+        return self.graph.emit(op, *inputs, source="modeling_llama.py:1")
+
+    def param(self, name: str, *shape: Dim) -> Value:
+        return self.graph.param(name, TensorType(F32, shape))
+
+    def number(self, x: float) -> Value:
+        return self.graph.const(np.array(x, np.float32), TensorType(F32, ()))
+
+    def build(self) -> Graph:
+        ids = self.graph.input("token_ids", TensorType(I32, (1, T)))
+        positions = self.graph.input("position_ids", TensorType(I32, (1, T)))
+        x = self(Embedding(), self.param("embed", self.vocab, self.hidden), ids)
+        cos, sin = self.rotary(positions)
+        for i in range(self.layers):
+            x = self.layer(f"layers.{i}.", x, cos, sin)
+        x = self.norm("norm", x, self.hidden)
+        logits = self(Linear(), x, self.param("lm_head", self.vocab, self.hidden))
+        self.graph.outputs = [logits]
+        return self.graph
+
+    def rotary(self, positions: Value) -> tuple[Value, Value]:
+        half = self.head_dim // 2
+        frequencies = (1 / 10000 ** (np.arange(half) / half)).astype(np.float32)
+        inv_freq = self.graph.const(frequencies, TensorType(F32, (half,)), "inv_freq")
+        angle = self(Cast(F32), self(Reshape((1, T, 1)), positions))
+        freqs = self(Mul(), angle, inv_freq)
+        both = self(Concat(2), freqs, freqs)
+        return tuple(self(Mul(), self(op, both), self.number(1.0)) for op in (Cos(), Sin()))
+
+    def layer(self, name: str, x: Value, cos: Value, sin: Value) -> Value:
+        h = self.norm(name + "input_layernorm", x, self.hidden)
+        x = self(Add(), x, self.attention(name + "self_attn.", h, cos, sin))
+        h = self.norm(name + "post_attention_layernorm", x, self.hidden)
+        gate = self(Silu(), self.linear(name + "gate", h, self.ffn, self.hidden))
+        up = self.linear(name + "up", h, self.ffn, self.hidden)
+        return self(
+            Add(), x, self.linear(name + "down", self(Mul(), gate, up), self.hidden, self.ffn)
+        )
+
+    def norm(self, name: str, x: Value, width: int) -> Value:
+        wide = self(Cast(F32), x)
+        mean = self(Mean(-1, keepdim=True), self(Pow(), wide, self.number(2.0)))
+        root = self(Rsqrt(), self(Add(), mean, self.number(1e-5)))
+        normed = self(Cast(F32), self(Mul(), wide, root))
+        return self(Mul(), self.param(name + ".weight", width), normed)
+
+    def linear(self, name: str, x: Value, rows: int, columns: int, bias: bool = False) -> Value:
+        y = self(Linear(), x, self.param(name + ".weight", rows, columns))
+        return self(Add(), y, self.param(name + ".bias", rows)) if bias else y
+
+    def attention(self, name: str, x: Value, cos: Value, sin: Value) -> Value:
+        q = self.project(name + "q", x, self.heads)
+        k = self.project(name + "k", x, self.kv_heads)
+        v = self.turn(self.heads_of(name + "v", x, self.kv_heads))
+        q, k = (self.rotate(y, cos, sin) for y in (q, k))
+        a = self(Attention(self.head_dim**-0.5), q, k, v)
+        a = self(Reshape((1, T, self.heads * self.head_dim)), a)
+        return self.linear(name + "o", a, self.hidden, self.heads * self.head_dim)
+
+    def heads_of(self, name: str, x: Value, heads: int) -> Value:
+        y = self.linear(name, x, heads * self.head_dim, self.hidden, self.bias)
+        return self(Reshape((1, T, heads, self.head_dim)), y)
+
+    def turn(self, x: Value) -> Value:
+        return self(Transpose((0, 2, 1, 3)), x)
+
+    def project(self, name: str, x: Value, heads: int) -> Value:
+        y = self.heads_of(name, x, heads)
+        return self.turn(self.norm(name + "_norm", y, self.head_dim) if self.qk_norm else y)
+
+    def rotate(self, x: Value, cos: Value, sin: Value) -> Value:
+        cos, sin = (self(Reshape((1, 1, T, self.head_dim)), t) for t in (cos, sin))
+        half = self.head_dim // 2
+        low, high = self(Slice(3, 0, half), x), self(Slice(3, half, self.head_dim), x)
+        turned = self(Concat(3), self(Neg(), high), low)
+        return self(Add(), self(Mul(), x, cos), self(Mul(), turned, sin))
+
+
+@pytest.fixture
+def captured_llama() -> Callable[..., Graph]:
+    """``captured_llama(layers=2, bias=True)`` -> a captured graph of small sizes."""
+    return lambda **options: LlamaBuilder(**options).build()
+
+
+@pytest.fixture
+def target() -> Target:
+    """A chip with every fused op and small pages."""
+    return Target(
+        name="test",
+        arch="test",
+        dtypes=frozenset({F32, BF16, Q4_1, Q8_0}),
+        units=(Unit("simd", {"f32": 1e9}),),
+        memory=(MemoryLevel("ram", 0, 1e9),),
+        programs=2,
+        lanes=16,
+        page_size=4,
+        token_buckets=(1,),
+        fused_ops=frozenset(
+            {"rmsnorm", "add_rmsnorm", "gated_linear", "rope_write_kv", "rope_table", "linear"}
+        ),
+    )
+
+
+@pytest.fixture
+def check() -> Callable[..., Graph]:
+    """Runs passes on a graph in text form and holds them to the rules that every pass keeps.
+
+    The result must equal ``after``, be well formed, give equal numbers, and not change when the
+    passes run again. Without ``after`` nothing may change.
+    """
+    return check_passes
+
+
+def check_passes(pipeline: str, before: str, after: str | None = None, **sizes: int) -> Graph:
+    given, graph = parse_graph(before), parse_graph(before)
+    passes = parse_pipeline(pipeline)
+    changed = [p.run(graph) for p in passes]
+    verify(graph)
+    wanted = given.as_text() if after is None else parse_graph(after).as_text()
+    assert normal(graph.as_text()) == normal(wanted)
+    assert any(changed) == (after is not None)
+    again = [p.name for p in passes if p.run(graph)]
+    assert not again, f"a second run of {again} changed the graph"
+    assert_same_numbers(given, graph, sizes or {"tokens": 3})
+    return graph
+
+
+def normal(text: str) -> str:
+    """Node and constant names in order of appearance: names of new values are no part of a test."""
+    names: dict[str, str] = {}
+    for line in text.splitlines():
+        if match := re.match(r"\s*(?:const )?((?:%[\w.]+: [^=]*?)+) = ", line):
+            for name in re.findall(r"%([\w.]+): ", match[1]):
+                names.setdefault(name, f"v{len(names)}")
+    return re.sub(r"%([\w.]+)", lambda m: f"%{names.get(m[1], m[1])}", text)
+
+
+@pytest.fixture(name="normal")
+def normal_fixture() -> Callable[[str], str]:
+    """Graph text with names of computed values replaced by their order."""
+    return normal
