@@ -9,7 +9,6 @@ import pytest
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
-
 from sglk.errors import LoweringError
 from sglk.targets.kernels import packing
 from sglk.targets.kernels.packing import BLOCK_TYPES, LANES, BlockType
