@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from .errors import LoweringError, SglkError
 
 if TYPE_CHECKING:
     from .frontend import Captured
+    from .frontend.tokenizer_files import TokenizerFiles
     from .ir.dtype import DType
     from .ir.graph import Graph
     from .ir.target import Target
@@ -192,7 +194,7 @@ class _Compile:
             lowering=lowering,
             libraries=libraries,
             graph_text=step.as_text(),
-            files=captured.tokenizer.files() if captured.tokenizer else {},
+            files=_tokenizer_members(captured.tokenizer) if captured.tokenizer else {},
             selftest=cases,
             selftest_tolerance=TOLERANCE[self.options.dtype],
             selftest_pages=num_pages(target.page_size),
@@ -209,7 +211,7 @@ class _Compile:
 
         def finish_report() -> dict[str, Any]:
             report.update(make_report(parts, captured.graph, self.passes, self.clock.seconds))
-            report["source_bytes"] = captured.source_bytes
+            report["source_bytes"] = _source_bytes(captured)
             return report
 
         read = typed_reader(parts.lowering.graph, captured.weights.read)
@@ -235,3 +237,24 @@ class _Compile:
                 f"got {wrong[0].error:.3g} (a kernel or pass is wrong; the artifact was removed)"
             )
         return [f"{r.name}: error {r.error:.1e} of at most {r.tolerance:g}" for r in results]
+
+
+def _tokenizer_members(files: TokenizerFiles) -> dict[str, bytes]:
+    """The tokenizer's files as members of the artifact."""
+    members = {
+        "tokenizer.json": files.tokenizer_json,
+        "generation.json": json.dumps(files.generation, indent=1).encode(),
+    }
+    if files.chat_template is not None:
+        members["chat_template.jinja"] = files.chat_template.encode()
+    return members
+
+
+def _source_bytes(captured: Captured) -> int:
+    """Bytes of the stored tensors, aliases counted once."""
+    from .ir.dtype import dtype
+    from .ir.types import TensorType
+
+    infos = [captured.weights.info(name) for name in captured.weights.names()]
+    stored = [TensorType(dtype(i.dtype), i.shape) for i in infos if i.alias_of is None]
+    return sum(int(type.bytes) for type in stored)

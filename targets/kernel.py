@@ -17,7 +17,7 @@ POINTERS = {
     "i8": "*i8",
     "i32": "*i32",
     "i64": "*i64",
-    "bool": "*i1",
+    "bool": "*u8",
 }
 """Triton's pointer type for each plain dtype."""
 NUMBERS = {"i32": "i32", "i64": "i64", "f32": "fp32"}

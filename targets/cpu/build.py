@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import triton
 
 from ..kernel import Kernel
 from ..kernels.ttir import to_ttir
-from ..tilec import CppKernel, Isa, KernelCache, build, translate
+from ..tilec import CppKernel, KernelCache, build, isa_named, translate
 
 Progress = Callable[[str, int, int], None]
 PLAYER = ("player.cpp",)
@@ -36,16 +36,21 @@ def build_library(
     def compiled(done: int, total: int) -> None:
         progress("compiling kernels", done, total)
 
-    return build(sources, Isa(isa), extra, kernel_cache, progress=compiled)
+    return build(sources, isa_named(isa), extra, kernel_cache, progress=compiled)
 
 
 def _translate(kernel: Kernel, kernel_cache: KernelCache) -> CppKernel:
-    key = hashlib.sha256(f"{kernel.key} {_sources_hash()} {triton.__version__}".encode())
-    ttir = kernel_cache.text(
-        f"{key.hexdigest()}.ttir",
-        lambda: to_ttir(kernel.load(), dict(kernel.signature), dict(kernel.constants)),
-    )
-    return translate(ttir, kernel.symbol)
+    digest = hashlib.sha256(f"{kernel.key} {_sources_hash()} {triton.__version__}".encode())
+    key = f"{digest.hexdigest()}.ttir"
+    path = kernel_cache.find(key)
+    if path is None:
+        ttir = to_ttir(kernel.load(), dict(kernel.signature), dict(kernel.constants))
+        path = kernel_cache.put(key, partial(_write_text, ttir))
+    return translate(path.read_text(), kernel.symbol)
+
+
+def _write_text(text: str, path: Path) -> None:
+    path.write_text(text)
 
 
 @cache

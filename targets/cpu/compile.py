@@ -7,6 +7,7 @@ from ...ir.graph import Graph
 from ...ir.target import Target
 from ...passes.select_rows import select_rows
 from ..lowering import Lowering
+from ..tilec import native_isa
 from .facts import LANES, cpu_target
 from .table import DENIED, TABLE
 
@@ -15,8 +16,6 @@ STEP_SYMBOLS = ("tokens", "seqs", "pages", "rows")
 
 def isa_names(choice: str) -> tuple[str, ...]:
     """``native`` or a comma-separated list of instruction sets, checked."""
-    from ..tilec import native_isa
-
     names = [native_isa().name if name == "native" else name for name in choice.split(",")]
     unknown = [name for name in names if name not in LANES]
     if unknown:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from ...ir.target import Denied
 from ..table import OperatorRow
-from . import rows_linear, rows_token
+from . import rows_generic, rows_linear, rows_token
 
-TABLE: tuple[OperatorRow, ...] = (*rows_linear.ROWS, *rows_token.ROWS)
+TABLE: tuple[OperatorRow, ...] = (
+    *rows_linear.ROWS,
+    *rows_token.ROWS,
+    *rows_generic.ROWS,
+)
 DENIED: tuple[Denied, ...] = ()

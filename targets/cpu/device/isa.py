@@ -34,6 +34,9 @@ VARIANTS = (
     Variant("generic", "", frozenset()),
 )
 """From the fastest to the slowest."""
+_ELF_MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little endian
+_ELF = struct.Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 
@@ -75,8 +78,17 @@ def choose(machine: Machine, names: Collection[str]) -> str | None:
 
 
 def library_machine(library: bytes | memoryview) -> str:
-    """The machine an ELF library was compiled for; "" when it is no ELF library."""
-    if len(library) < 64 or bytes(library[:4]) != b"\x7fELF":
+    """The machine an ELF library was compiled for; "" when it is no whole 64-bit ELF library.
+
+    The loader of the system trusts the sizes inside: a library cut short would kill the process.
+    """
+    if len(library) < _ELF.size or bytes(library[:6]) != _ELF_MAGIC:
         return ""
-    number = int(struct.unpack_from("<H", library, 18)[0])
+    _, _, number, _, _, table, _, _, _, entry_size, count, _, _, _ = _ELF.unpack_from(library)
+    if entry_size != _SEGMENT.size or table + entry_size * count > len(library):
+        return ""
+    for index in range(count):
+        _, _, offset, _, _, size, _, _ = _SEGMENT.unpack_from(library, table + index * entry_size)
+        if offset + size > len(library):
+            return ""
     return _ELF_MACHINES.get(number, f"ELF machine {number}")
