@@ -28,7 +28,7 @@ SIZES: dict[str, Any] = {
     "eos_token_id": 257,
     "pad_token_id": None,
 }
-BYTES = list(bytes_to_unicode().values())
+BYTES = list(bytes_to_unicode().values())  # type: ignore[no-untyped-call]
 TOKENS = [*BYTES, "<s>", "</s>", "ab", "abc", "<think>"]
 TYPES = [1] * 256 + [3, 3, 1, 1, 4]
 MERGES = ["a b", "ab c"]
@@ -38,7 +38,8 @@ def _tiny_model(model_type: str, **changes: Any) -> PreTrainedModel:
     """A random model; norm weights are random too, so that a forgotten offset shows."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(model_type, **SIZES | changes)
-    model = AutoModelForCausalLM.from_config(config).float().eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.float().eval()
     for name, parameter in model.named_parameters():
         scale = 0.2 if "norm" in name else 0.05
         torch.nn.init.normal_(parameter, 0.0, scale)
