@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ KERNEL(toy_logits) {
       ((float*)a[2])[p * a[4] + v] = float(tokens[rows[p]] * 10 + v + *(const int32_t*)a[3]);
 }
 KERNEL(count) { for (int64_t p = begin; p < end; p++) *(int32_t*)a[0] += 1; }
+KERNEL(store) { for (int64_t p = begin; p < end; p++) *(int64_t*)a[0] = a[1]; }
 KERNEL(subnormal) {
   volatile float tiny = 1e-39f;
   for (int64_t p = begin; p < end; p++) ((float*)a[0])[p] = tiny * 0.5f;
@@ -85,7 +86,7 @@ def compile_library(folder: Path, source: str, *flags: str) -> Path:
     (folder / "kernels.cpp").write_text(source)
     command = [
         compiler, "-std=c++17", "-O1", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti",
-        "-fno-threadsafe-statics", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-pthread", *flags,
+        "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-pthread", *flags,
         str(folder / "kernels.cpp"), str(NATIVE / "player.cpp"), "-o", str(folder / "kernels.so"),
     ]  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, text=True)
@@ -115,8 +116,11 @@ class Toy:
         """``call("add", "n", "buffer x", "i32 n")``; an offset follows ``" + "``."""
         x, y, z = [*grid.split("; "), "1", "1"][:3]
         parts = [arg.split(" ", 1) for arg in args]
-        pointers = [(kind, *value.split(" + ")) for kind, value in parts]
-        return Call(kernel, (x, y, z), tuple(Arg(*pointer) for pointer in pointers), kernel)
+        made = (
+            Arg(kind, value) if kind[0] in "if" else Arg(kind, *value.split(" + ", 1))
+            for kind, value in parts
+        )
+        return Call(kernel, (x, y, z), tuple(made), kernel)
 
     @staticmethod
     def program(
@@ -166,6 +170,14 @@ class Toy:
 @pytest.fixture
 def toy(tmp_path: Path, library_bytes: bytes) -> Toy:
     return Toy(tmp_path, library_bytes)
+
+
+@pytest.fixture(scope="session")
+def make_toy(
+    tmp_path_factory: pytest.TempPathFactory, library_bytes: bytes
+) -> Callable[[str], Toy]:
+    """A `Toy` in a folder of its own, for fixtures that outlive a test."""
+    return lambda name: Toy(tmp_path_factory.mktemp(name), library_bytes)
 
 
 @pytest.fixture(params=[1, 2, 3])

@@ -86,7 +86,7 @@ def test_long_chain_of_tiny_calls_never_loses_its_order(toy: Any, num_threads: i
         arena="n * 4",
     )
     with toy.load(program, num_threads=num_threads) as executable:
-        for size in (1, 2, 5):
+        for size in (2, 5):
             x = np.arange(size, dtype=np.int32)
             y = executable.run("forward", {"x": x})["y"]
             np.testing.assert_array_equal(y, x + 20000)
