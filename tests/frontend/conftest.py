@@ -39,7 +39,7 @@ def _tiny_model(model_type: str, **changes: Any) -> PreTrainedModel:
     torch.manual_seed(0)
     config = AutoConfig.for_model(model_type, **SIZES | changes)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    model.float().eval()
+    model.eval()  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
         scale = 0.2 if "norm" in name else 0.05
         torch.nn.init.normal_(parameter, 0.0, scale)

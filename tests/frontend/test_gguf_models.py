@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 from sglk.errors import FrontendError
+from sglk.frontend.gguf_header import read_header
 from sglk.frontend.model_files import ModelFiles, open_model
 from sglk.ir.blocks import BlockArray
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -147,15 +149,44 @@ def test_llama3_rope_scaling_is_recovered_from_its_factors(
         open_model(path)
 
 
-@pytest.mark.slow
-def test_smollm2_equals_what_transformers_loads(smollm2_gguf: Path) -> None:
+def excerpt(path: Path, whole: Path, layers: tuple[int, ...], vocab_size: int) -> Path:
+    """A file of some layers and the first rows of the embedding, bytes as in the whole file."""
+    header = read_header(whole)
+    changed: dict[str, Any] = {"llama.block_count": 2, "llama.vocab_size": vocab_size}
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, value in header.metadata.items():
+        if key.startswith("llama.") and isinstance(value, (int, float)):
+            add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+            add(key, changed.get(key, value))
+    for name, tensor in header.tensors.items():
+        parts = name.split(".")
+        if parts[0] == "blk" and int(parts[1]) not in layers:
+            continue
+        parts[1] = str(layers.index(int(parts[1]))) if parts[0] == "blk" else parts[1]
+        kind = gguf.GGMLQuantizationType[tensor.dtype.upper()]
+        raw: NDArray[Any] = header.raw(name).reshape(tensor.shape[0], -1)
+        if kind == gguf.GGMLQuantizationType.F32:
+            raw = raw.reshape(-1).view(np.float32)
+        rows = raw[:vocab_size] if name == "token_embd.weight" else raw
+        writer.add_tensor(".".join(parts), rows, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_smollm2_weights_equal_what_transformers_loads(smollm2_gguf: Path, tmp_path: Path) -> None:
+    """Two of its layers, so that transformers takes a second and not a minute."""
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    files = open_model(smollm2_gguf)
+    path = excerpt(tmp_path / "excerpt.gguf", smollm2_gguf, layers=(0, 29), vocab_size=512)
+    files = open_model(path)
     with torch.device("meta"):
         shell = AutoModelForCausalLM.from_config(files.config)  # type: ignore[no-untyped-call]
-    path = str(smollm2_gguf)
-    loaded = load_gguf_checkpoint(path, return_tensors=True, model_to_load=shell)  # type: ignore[no-untyped-call]
+    loaded = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
+        str(path), return_tensors=True, model_to_load=shell
+    )
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"):
         assert getattr(files.config, key) == loaded["config"][key]
     expected = loaded["tensors"]
@@ -164,3 +195,12 @@ def test_smollm2_equals_what_transformers_loads(smollm2_gguf: Path) -> None:
         got = files.source.read(name)
         values = got.dequantize() if isinstance(got, BlockArray) else got
         np.testing.assert_array_equal(values, tensor.numpy(), err_msg=name)
+
+
+def test_smollm2_opens(smollm2_gguf: Path) -> None:
+    files = open_model(smollm2_gguf)
+    kinds = Counter(files.source.info(name).dtype for name in files.source.names())
+    assert kinds == {"q4_1": 210, "q8_0": 2, "f32": 61}  # two names for one embedding
+    assert files.config.max_position_embeddings == 8192
+    assert files.config.rms_norm_eps == 1e-5
+    assert files.config.rope_parameters == {"rope_type": "default", "rope_theta": 100000.0}
