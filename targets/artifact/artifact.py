@@ -55,6 +55,10 @@ class Artifact:
         self._container.close()
         self._sizes = {}
 
+    def prefetch(self) -> None:
+        """Ask the system to read the weights ahead, without waiting for it."""
+        self._container.prefetch()
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all members."""

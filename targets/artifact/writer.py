@@ -18,7 +18,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import ArtifactError
 from .container import DIGEST_FILE, MANIFEST, check_member_name, make_comment
@@ -28,13 +31,15 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 WEIGHTS = "weights/"
+Chunk: TypeAlias = "ReadableBuffer | NDArray[np.generic]"
+"""Bytes of any kind; an array must be contiguous."""
 
 
 class _Form(Protocol):
     """Where members go: a zip or a folder."""
 
-    def add(self, name: str, data: ReadableBuffer) -> int: ...
-    def add_hashed(self, prefix: str, chunks: Iterable[ReadableBuffer]) -> tuple[str, int]: ...
+    def add(self, name: str, data: Chunk) -> int: ...
+    def add_hashed(self, prefix: str, chunks: Iterable[Chunk]) -> tuple[str, int]: ...
     def finish(self, comment: bytes) -> None: ...
     def abandon(self) -> None: ...
 
@@ -64,15 +69,15 @@ class ArtifactWriter:
         if not self._finished:
             self._form.abandon()
 
-    def add_bytes(self, name: str, data: ReadableBuffer) -> None:
+    def add_bytes(self, name: str, data: Chunk) -> None:
         """Add a member under `name`."""
         check_member_name(str(self.path), name)
         if name in self._members or name.startswith(WEIGHTS) or name == MANIFEST:
             raise ArtifactError(f"{self.path}: member {name} is there already or reserved")
         size = self._form.add(name, data)
-        self._members[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": size}
+        self._members[name] = {"sha256": hashlib.sha256(_as_bytes(data)).hexdigest(), "bytes": size}
 
-    def add_blob(self, chunks: Iterable[ReadableBuffer]) -> str:
+    def add_blob(self, chunks: Iterable[Chunk]) -> str:
         """Stream a blob to disk, kept once; returns its name, ``weights/<sha256>``."""
         name, size = self._form.add_hashed(WEIGHTS, chunks)
         self._members[name] = {"sha256": name.removeprefix(WEIGHTS), "bytes": size}
@@ -131,15 +136,16 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _write_all(path: Path, file: FileIO, data: ReadableBuffer) -> int:
-    """Write `data` to the unbuffered `file`, which may take it in several pieces."""
-    view = memoryview(data)
-    size = view.nbytes
-    view = view.cast("B") if size else memoryview(b"")
+def _as_bytes(chunk: Chunk) -> memoryview:
+    view = memoryview(cast("ReadableBuffer", chunk))
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _write_all(path: Path, file: FileIO, view: memoryview) -> None:
+    """Write to the unbuffered `file`, which may take the bytes in several pieces."""
     with _failures(path):
         while len(view):
             view = view[file.write(view) :]
-    return size
 
 
 def _open_unnamed(folder: Path) -> int | None:
@@ -166,12 +172,12 @@ class _ZipForm:
         self._members: dict[str, Member] = {}
         self._end = 0
 
-    def add(self, name: str, data: ReadableBuffer) -> int:
+    def add(self, name: str, data: Chunk) -> int:
         member = self._stream(name, [data], hashlib.sha256())
         self._keep(member)
         return member.size
 
-    def add_hashed(self, prefix: str, chunks: Iterable[ReadableBuffer]) -> tuple[str, int]:
+    def add_hashed(self, prefix: str, chunks: Iterable[Chunk]) -> tuple[str, int]:
         digest = hashlib.sha256()
         draft = self._stream(prefix + "0" * 64, chunks, digest)
         name = prefix + digest.hexdigest()
@@ -182,20 +188,21 @@ class _ZipForm:
             self._keep(Member(name, draft.header_offset, draft.data_offset, draft.size, draft.crc))
         return name, draft.size
 
-    def _stream(self, name: str, chunks: Iterable[ReadableBuffer], digest: hashlib._Hash) -> Member:
+    def _stream(self, name: str, chunks: Iterable[Chunk], digest: hashlib._Hash) -> Member:
         """Write the data where it belongs; the header in front of it follows in `_keep`."""
         data = data_offset_for(name, self._end)
         self._file.seek(data)
         size = crc = 0
-        for chunk in chunks:
-            digest.update(chunk)
-            crc = zlib.crc32(chunk, crc)
-            size += _write_all(self._path, self._file, chunk)
+        for view in map(_as_bytes, chunks):
+            digest.update(view)
+            crc = zlib.crc32(view, crc)
+            size += len(view)
+            _write_all(self._path, self._file, view)
         return Member(name, self._end, data, size, crc)
 
     def _keep(self, member: Member) -> None:
         self._file.seek(member.header_offset)
-        _write_all(self._path, self._file, local_header(member))
+        _write_all(self._path, self._file, memoryview(local_header(member)))
         self._members[member.name] = member
         self._end = member.data_offset + member.size
 
@@ -203,7 +210,7 @@ class _ZipForm:
         directory = b"".join(central_entry(member) for member in self._members.values())
         end = end_records(len(self._members), self._end, len(directory), comment)
         self._file.seek(self._end)
-        _write_all(self._path, self._file, directory + end)
+        _write_all(self._path, self._file, memoryview(directory + end))
         self._file.truncate()
         os.fsync(self._file.fileno())
         self._give_name()
@@ -236,10 +243,10 @@ class _FolderForm:
         self._temporary = _temporary(path)
         self._temporary.mkdir()
 
-    def add(self, name: str, data: ReadableBuffer) -> int:
+    def add(self, name: str, data: Chunk) -> int:
         return self._stream(name, [data], hashlib.sha256())
 
-    def add_hashed(self, prefix: str, chunks: Iterable[ReadableBuffer]) -> tuple[str, int]:
+    def add_hashed(self, prefix: str, chunks: Iterable[Chunk]) -> tuple[str, int]:
         digest = hashlib.sha256()
         draft = f"{prefix}draft"
         size = self._stream(draft, chunks, digest)
@@ -247,15 +254,15 @@ class _FolderForm:
         (self._temporary / draft).replace(self._temporary / name)
         return name, size
 
-    def _stream(self, name: str, chunks: Iterable[ReadableBuffer], digest: hashlib._Hash) -> int:
+    def _stream(self, name: str, chunks: Iterable[Chunk], digest: hashlib._Hash) -> int:
         target = self._temporary / name
         with _failures(self._path):
             target.parent.mkdir(parents=True, exist_ok=True)
             file = target.open("wb", buffering=0)
         with file:
-            for chunk in chunks:
-                digest.update(chunk)
-                _write_all(self._path, file, chunk)
+            for view in map(_as_bytes, chunks):
+                digest.update(view)
+                _write_all(self._path, file, view)
             with _failures(self._path):
                 os.fsync(file.fileno())
             return file.tell()

@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,11 @@ def _normalize(toy: Any) -> Program:
 
 
 def _expected(x: NDArray[np.float32]) -> NDArray[np.float32]:
-    t = x + np.arange(4, dtype=np.float32)[np.arange(len(x)) % 4] * np.float32(0.5)
+    t: NDArray[np.float32] = x + np.resize(np.arange(4, dtype=np.float32), len(x)) * np.float32(0.5)
     total = np.float32(0)
     for value in t:
         total = np.float32(total + value)
-    return t / total
+    return (t / total).astype(np.float32)
 
 
 def test_calls_follow_each_other_at_every_size(toy: Any, num_threads: int) -> None:
@@ -86,10 +87,9 @@ def test_long_chain_of_tiny_calls_never_loses_its_order(toy: Any, num_threads: i
         arena="n * 4",
     )
     with toy.load(program, num_threads=num_threads) as executable:
-        for size in (2, 5):
-            x = np.arange(size, dtype=np.int32)
-            y = executable.run("forward", {"x": x})["y"]
-            np.testing.assert_array_equal(y, x + 20000)
+        x = np.arange(5, dtype=np.int32)
+        y = executable.run("forward", {"x": x})["y"]
+        np.testing.assert_array_equal(y, x + 20000)
 
 
 def test_grids_of_three_axes_are_covered_exactly_once(toy: Any, num_threads: int) -> None:
@@ -261,6 +261,19 @@ def test_closing_ends_threads_and_unmaps_the_library(toy: Any) -> None:
     assert "sglk-kernels" not in Path("/proc/self/maps").read_text()
     with pytest.raises(DeviceError, match="the executable is closed"):
         executable.run("forward", {"x": np.ones(1, np.float32)})
+
+
+def test_workers_sleep_when_no_step_has_run_for_a_while(toy: Any) -> None:
+    """All of them reach the kernel's sleeping state, and the next step wakes them."""
+    before = set(Path("/proc/self/task").iterdir())
+    with toy.load(_normalize(toy), num_threads=3) as executable:
+        workers = set(Path("/proc/self/task").iterdir()) - before
+        x = np.ones(50, np.float32)
+        for _ in range(3):
+            np.testing.assert_array_equal(executable.run("forward", {"x": x})["y"], _expected(x))
+            deadline = time.monotonic() + 10
+            while {(task / "stat").read_text().split()[2] for task in workers} != {"S"}:
+                assert time.monotonic() < deadline, "a worker does not go to sleep"
 
 
 def test_a_dropped_executable_ends_its_threads(toy: Any) -> None:

@@ -31,6 +31,7 @@ class CpuDevice:
                 f" got num_pages {num_pages} and max_tokens {max_tokens}"
             )
         _check_target(artifact)
+        artifact.prefetch()
         threads = choose_num_threads(num_threads)
         library = _load_library(artifact, this_machine())
         with contextlib.ExitStack() as undo:
