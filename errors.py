@@ -1,4 +1,6 @@
-"""One tree of errors. A message is one sentence: ``where: expected X, got Y (what to do, or what is known)``."""
+"""One tree of errors. A message is one sentence:
+``where: expected X, got Y (what to do, or what is known)``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Debugging switches: typed, read from ``SGLK_*`` variables, refused when malformed, scoped with `override`.
+"""Debugging switches: typed, read from ``SGLK_*`` variables and refused when malformed.
+
+`override` changes them for a ``with`` block.
 
 >>> with override(verify=True):
 ...     get().verify

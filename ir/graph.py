@@ -14,7 +14,8 @@ from .types import TensorType
 
 Kind = Literal["input", "param", "state", "const", "node"]
 NAME = r"[\w./:-]+"
-"""Names of graphs and values, as a regular expression: the text form must be able to read them back."""
+"""Names of graphs and values, as a regular expression: the text form must be able to read them
+back."""
 
 
 def _checked(name: str) -> str:
@@ -156,7 +157,8 @@ class Graph:
     # Editing --------------------------------------------------------------------------------
 
     def replace(self, old: Value, new: Value) -> None:
-        """Let every user of ``old``, graph outputs included, read ``new``. ``old`` stays until erased."""
+        """Let every user of ``old``, graph outputs included, read ``new``. ``old`` stays until
+        erased."""
         if old is new:
             return
         for node in old.uses:
@@ -202,7 +204,7 @@ class Graph:
         return any(v is value for v in self.outputs)
 
     def become(self, other: Graph) -> None:
-        """Take over another graph's contents; ``other`` is spent. For passes that rebuild a graph."""
+        """Take over the contents of ``other``, which is spent: for passes that rebuild a graph."""
         self.__dict__.update(other.__dict__)
 
     # Reading --------------------------------------------------------------------------------
@@ -221,7 +223,8 @@ class Graph:
         raise VerifyError(f"graph {self.name}: no value %{name}")
 
     def static_values(self) -> set[Value]:
-        """Values that depend on parameters and constants alone: computed once, when weights are packed."""
+        """Values that depend on parameters and constants alone: computed once, when weights are
+        packed."""
         static = {*self.params, *self.consts}
         for node in self.nodes:
             if node.inputs and all(v in static for v in node.inputs):

@@ -1,11 +1,12 @@
 """What an op is: attributes, a shape rule, a NumPy reference and a cost.
 
-A subclass is a frozen dataclass; its fields are the attributes, so equal ops compare equal. Defining the
-class registers it under ``name``; a second op of the same name is an error.
+A subclass is a frozen dataclass; its fields are the attributes, so equal ops compare equal.
+Defining the class registers it under ``name``; a second op of the same name is an error.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -37,8 +38,11 @@ class Op:
         super().__init_subclass__(**kwargs)
         if not cls.__dict__.get("name"):
             return
-        if cls.name in OPS and OPS[cls.name].__qualname__ != cls.__qualname__:
-            raise VerifyError(f"op {cls.name}: defined twice")
+        other = OPS.get(cls.name, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise VerifyError(
+                f"op {cls.name}: defined twice, in {other.__module__} and {cls.__module__}"
+            )
         OPS[cls.name] = cls
 
     def infer(self, *types: Any, **_: Any) -> tuple[TensorType, ...]:
@@ -53,6 +57,33 @@ class Op:
         """By default one operation per output element, every operand moved once."""
         moved = sum((t.bytes for t in (*inputs, *outputs)), start=0)
         return Cost(as_dim(sum((t.size for t in outputs), start=0)), as_dim(moved))
+
+
+def result_types(op: Op, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    """`Op.infer` after a count of the operands, which a wrong program may well get wrong."""
+    least, most = _ARITY[type(op)] if type(op) in _ARITY else _arity(type(op))
+    if not least <= len(types) <= most:
+        wanted = (
+            f"{least}" if least == most else f"{least} to {most}" if most < _MANY else f"{least}+"
+        )
+        raise VerifyError(f"{op.name}: expected {wanted} operands, got {len(types)}")
+    return op.infer(*types)
+
+
+_MANY = 1 << 30
+
+
+_ARITY: dict[type[Op], tuple[int, int]] = {}
+
+
+def _arity(op: type[Op]) -> tuple[int, int]:
+    """Least and largest operand count that the shape rule's signature takes."""
+    parameters = list(inspect.signature(op.infer).parameters.values())[1:]
+    plain = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    least = sum(p.default is p.empty for p in plain)
+    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    _ARITY[op] = (least, _MANY if open_ended else len(plain))
+    return _ARITY[op]
 
 
 def expect(condition: bool, message: str) -> None:

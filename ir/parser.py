@@ -1,4 +1,4 @@
-"""Text to graph: reads what `ir.printer` writes. Types of results are inferred again and compared."""
+"""Text to graph: reads what `ir.printer` writes; result types are inferred again and compared."""
 
 from __future__ import annotations
 
@@ -7,32 +7,38 @@ import base64
 import binascii
 import dataclasses
 import re
+import typing
 import zlib
+from types import UnionType
 from typing import Any
 
 import numpy as np
 
 from ..errors import VerifyError
 from . import ops as _ops  # noqa: F401  (op classes register themselves when loaded)
-from .dim import dim_from_ast, parse_dim
+from .dim import dim_from_ast, parse_dim, parse_expression
 from .dtype import DTYPES, dtype
-from .graph import Graph, Value
+from .graph import NAME, Graph, Value
 from .op import OPS, Op
 from .types import TensorType
 
-_HEADER = re.compile(r"graph (?P<name>[\w.-]+)\((?P<inputs>.*)\) \{$")
+_TYPE = r"\w+\[[^\]]*\]"
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_HEADER = re.compile(rf"graph (?P<name>{NAME})\((?P<inputs>.*)\) \{{$")
 _LEAF = re.compile(
-    r"(?P<kind>param|state|const) %(?P<name>[\w.]+): (?P<type>[^=]+?)(?: = (?P<data>.+))?$"
+    rf"(?P<kind>param|state|const) %(?P<name>{NAME}): (?P<type>{_TYPE})(?: = (?P<data>.+))?$"
 )
 _NODE = re.compile(
-    r"(?P<results>%.+?) = (?P<op>[\w.]+)\((?P<operands>[^)]*)\)(?: \{(?P<attributes>.*)\})?(?:  # (?P<source>.*))?$"
+    rf"(?P<results>%.+?) = (?P<op>[\w.]+)\((?P<operands>[^)]*)\)"
+    rf'(?: \{{(?P<attributes>(?:[^"}}]|{_STRING})*)\}})?(?:  # (?P<source>.*))?$'
 )
-_DECLARED = re.compile(r"%(?P<name>[\w.]+): (?P<type>\w+\[[^\]]*\])")
+_DECLARED = re.compile(rf"%(?P<name>{NAME}): (?P<type>{_TYPE})")
+_DECLARATIONS = re.compile(rf"%{NAME}: {_TYPE}(, %{NAME}: {_TYPE})*")
 
 
 def parse_graph(text: str) -> Graph:
     """Read one graph; a line that does not fit raises `VerifyError` with its number."""
-    return _Reader(text).read()
+    return _Reader().read(text)
 
 
 def parse_type(text: str) -> TensorType:
@@ -40,71 +46,85 @@ def parse_type(text: str) -> TensorType:
     match = re.fullmatch(r"(\w+)\[(.*)\]", text.strip())
     if not match:
         raise VerifyError(f"type {text!r}: expected a form such as f32[tokens, 576]")
-    dims = ast.parse(f"({match[2]},)" if match[2] else "()", mode="eval").body
-    assert isinstance(dims, ast.Tuple)
+    dims = parse_expression(f"({match[2]},)" if match[2] else "()")
+    if not isinstance(dims, ast.Tuple):
+        raise VerifyError(f"type {text!r}: expected sizes with commas between them")
     return TensorType(dtype(match[1]), tuple(dim_from_ast(d) for d in dims.elts))
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
-        self.lines = list(enumerate(text.splitlines(), start=1))
+    def __init__(self) -> None:
         self.known: dict[str, Value] = {}
-        self.graph = Graph()
-        self.returned = False
+        self.graph: Graph | None = None
+        self.closed = False
 
-    def read(self) -> Graph:
-        for number, line in self.lines:
+    def read(self, text: str) -> Graph:
+        for number, line in enumerate(text.split("\n"), start=1):
             try:
                 self._line(line.strip())
-            except (VerifyError, SyntaxError, ValueError) as error:
-                raise VerifyError(f"line {number}: {error} (in: {line.strip()[:120]})") from error
-        if not self.returned:
+            except VerifyError as error:
+                where = f"line {number}: {error} (in: {line.strip()[:120]})"
+                raise VerifyError(where) from error
+        if self.graph is None or not self.closed:
             raise VerifyError("graph text: expected a line 'return ...', got none")
         return self.graph
 
     def _line(self, line: str) -> None:
         if not line or line == "}" or line.startswith("#"):
             return
+        if self.closed:
+            raise VerifyError("expected the end of the graph after 'return'")
         if match := _HEADER.match(line):
             self._header(match)
+        elif self.graph is None:
+            raise VerifyError("expected a header 'graph NAME(%x: TYPE, ...) {'")
         elif match := _LEAF.match(line):
-            self._leaf(match)
-        elif line.startswith("return"):
+            self._leaf(self.graph, match)
+        elif re.match(r"return\b", line):
             self.graph.outputs = self._operands(line.removeprefix("return"))
-            self.returned = True
+            self.closed = True
         elif match := _NODE.match(line):
-            self._node(match)
+            self._node(self.graph, match)
         else:
-            raise VerifyError("expected a header, param, state, const, node or return line")
+            raise VerifyError("expected a param, state, const, node or return line")
 
     def _header(self, match: re.Match[str]) -> None:
+        if self.graph is not None:
+            raise VerifyError("expected one graph, got a second header")
         self.graph = Graph(match["name"])
-        for declared in _DECLARED.finditer(match["inputs"]):
-            value = self.graph.input(declared["name"], parse_type(declared["type"]))
-            self.known[value.name] = value
+        for name, type in _declared(match["inputs"]):
+            self.known[name] = self.graph.input(name, type)
 
-    def _leaf(self, match: re.Match[str]) -> None:
-        type = parse_type(match["type"])
+    def _leaf(self, graph: Graph, match: re.Match[str]) -> None:
+        type, name = parse_type(match["type"]), match["name"]
+        if (match["kind"] == "const") != bool(match["data"]):
+            raise VerifyError("expected data for a const and for nothing else")
         if match["kind"] == "const":
-            value = self.graph.const(_parse_data(match["data"] or "", type), type, match["name"])
+            value = graph.const(_parse_data(match["data"], type), type, name)
         elif match["kind"] == "param":
-            value = self.graph.param(match["name"], type)
+            value = graph.param(name, type)
         else:
-            value = self.graph.state(match["name"], type)
-        self.known[match["name"]] = value
+            value = graph.state(name, type)
+        self._define(name, value)
 
-    def _node(self, match: re.Match[str]) -> None:
+    def _node(self, graph: Graph, match: re.Match[str]) -> None:
         op = make_op(match["op"], parse_attributes(match["attributes"] or ""))
-        declared = [
-            (m["name"], parse_type(m["type"])) for m in _DECLARED.finditer(match["results"])
-        ]
+        declared = _declared(match["results"])
         operands = self._operands(match["operands"])
         names = [name for name, _ in declared]
-        outputs = self.graph.append(op, *operands, source=match["source"] or "", names=names)
-        for (name, type), value in zip(declared, outputs, strict=True):
-            if value.type != type or value.name != name:
-                raise VerifyError(f"expected {value!r}, got %{name}: {type}")
-            self.known[name] = value
+        outputs = graph.append(op, *operands, source=match["source"] or "", names=names)
+        wanted, got = [v.type for v in outputs], [type for _, type in declared]
+        if wanted != got:
+            texts = (", ".join(map(str, types)) for types in (wanted, got))
+            raise VerifyError("expected results of {}, got {}".format(*texts))
+        for name, value in zip(names, outputs, strict=True):
+            self._define(name, value)
+
+    def _define(self, name: str, value: Value) -> None:
+        """`Graph` renames a value whose name is taken; in a text that is a second definition."""
+        if value.name != name:
+            raise VerifyError(f"%{name} is defined twice")
+        self.known[name] = value
 
     def _operands(self, text: str) -> list[Value]:
         names = [part.strip().removeprefix("%") for part in text.split(",") if part.strip()]
@@ -114,11 +134,17 @@ class _Reader:
         return [self.known[name] for name in names]
 
 
+def _declared(text: str) -> list[tuple[str, TensorType]]:
+    """``%x: f32[tokens], %y: i32[4]``, and nothing between."""
+    if text and not _DECLARATIONS.fullmatch(text):
+        raise VerifyError(f"expected '%name: type' with commas between, got {text[:120]!r}")
+    return [(m["name"], parse_type(m["type"])) for m in _DECLARED.finditer(text)]
+
+
 def parse_attributes(text: str) -> dict[str, Any]:
     """``eps=1e-05, shape=(tokens, 9, 64)`` as values; bare names are dtypes or dims."""
-    call = ast.parse(f"op({text})", mode="eval").body
-    assert isinstance(call, ast.Call)
-    if call.args:
+    call = parse_expression(f"op({text})")
+    if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
         raise VerifyError(f"attributes {text!r}: expected name=value pairs")
     return {str(k.arg): _attribute(k.value) for k in call.keywords}
 
@@ -144,32 +170,47 @@ def make_op(name: str, attributes: dict[str, Any]) -> Op:
     """An op by its registered name; unknown names and attributes raise `VerifyError`."""
     if name not in OPS:
         raise VerifyError(f"unknown op {name!r}")
-    fields = {f.name for f in dataclasses.fields(OPS[name])}
-    unknown = set(attributes) - fields
+    fields = typing.get_type_hints(OPS[name])
+    own = [f.name for f in dataclasses.fields(OPS[name])]
+    unknown = set(attributes) - set(own)
     if unknown:
         raise VerifyError(
-            f"op {name}: expected attributes among {sorted(fields)}, got {sorted(unknown)}"
+            f"op {name}: expected attributes among {sorted(own)}, got {sorted(unknown)}"
         )
+    for key, value in attributes.items():
+        if not _fits(value, fields[key]):
+            raise VerifyError(f"op {name}: expected {key} to be {fields[key]}, got {value!r}")
     try:
         return OPS[name](**attributes)
     except TypeError as error:
         raise VerifyError(f"op {name}: {error}") from error
 
 
+def _fits(value: object, wanted: Any) -> bool:
+    """Whether ``value`` is of an attribute's annotated type: the few forms that ops use."""
+    if typing.get_origin(wanted) is tuple:
+        item = typing.get_args(wanted)[0]
+        return isinstance(value, tuple) and all(_fits(v, item) for v in value)
+    if typing.get_origin(wanted) in (UnionType, typing.Union):
+        return any(_fits(value, w) for w in typing.get_args(wanted))
+    if wanted is float:
+        return isinstance(value, float | int) and not isinstance(value, bool)
+    if wanted is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, wanted)
+
+
 def _parse_data(text: str, type: TensorType) -> np.ndarray:
-    shape = type.concrete({})
-    if text.startswith('"'):
-        try:
+    try:
+        shape = type.concrete({})
+        if text.startswith('"'):
             raw = zlib.decompress(base64.b64decode(text.strip('"'), validate=True))
-        except (binascii.Error, zlib.error) as error:
-            raise VerifyError(f"constant data: {error}") from error
-        return np.frombuffer(raw, type.dtype.numpy).reshape(shape)
-    numbers = [
-        float(n) if type.dtype.is_float else int(n)
-        for n in text.strip("[]").split(",")
-        if n.strip()
-    ]
-    return np.array(numbers, type.dtype.numpy).reshape(shape)
+            return np.frombuffer(raw, type.dtype.numpy).reshape(shape)
+        read = float if type.dtype.is_float else int
+        numbers = [read(n) for n in text.strip("[]").split(",") if n.strip()]
+        return np.array(numbers, type.dtype.numpy).reshape(shape)
+    except (ValueError, OverflowError, binascii.Error, zlib.error) as error:
+        raise VerifyError(f"constant data for {type}: {error}") from error
 
 
 __all__ = ["make_op", "parse_attributes", "parse_dim", "parse_graph", "parse_type"]

@@ -1,4 +1,4 @@
-"""Graph to text. `ir.parser` reads the same form back; `sglk show --graph` and `sglk opt` use it."""
+"""Graph to text, for `sglk show --graph` and `sglk opt`. `ir.parser` reads the same form back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 import sympy
 
+from ..errors import VerifyError
 from .dim import dim_text
 from .dtype import DType
 from .graph import Graph, Node, Value
@@ -33,7 +34,7 @@ def print_graph(graph: Graph) -> str:
 def print_node(node: Node) -> str:
     """``%y: f32[tokens, 576] = rmsnorm(%x, %w) {eps=1e-05}``"""
     results = ", ".join(_declare(v) for v in node.outputs)
-    where = f"  # {node.source}" if node.source else ""
+    where = f"  # {' '.join(node.source.split())}" if node.source else ""
     return f"{results} = {node.op.name}({_operands(node.inputs)}){print_attributes(node.op)}{where}"
 
 
@@ -56,8 +57,13 @@ def attribute_text(value: object) -> str:
     if isinstance(value, sympy.Expr):
         return dim_text(value)
     if isinstance(value, str):
-        return f'"{value}"'
-    return repr(value)
+        escaped = value.encode("unicode_escape").decode().replace('"', '\\"')
+        return f'"{escaped}"'
+    if value is None or isinstance(value, bool | int):
+        return str(value)
+    if isinstance(value, float):
+        return repr(float(value))  # also for NumPy's subclass, whose own repr names its type
+    raise VerifyError(f"attribute {value!r}: expected plain data, got {type(value).__name__}")
 
 
 def _declare(value: Value) -> str:
@@ -80,6 +86,4 @@ def _data_text(value: Value) -> str:
 def _number(x: np.generic) -> str:
     if isinstance(x, np.bool_):
         return "1" if x else "0"
-    return repr(
-        x.item()
-    )  # the shortest text that reads back to the same value (widened to float64)
+    return repr(x.item())  # shortest text that reads back to the same value (widened to f64)

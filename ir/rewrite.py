@@ -14,7 +14,8 @@ from .op import Op
 
 
 def clone(graph: Graph, sizes: Mapping[str, Dim] | None = None) -> Graph:
-    """A copy of the same values and names; symbols named in ``sizes`` are replaced, in attributes too."""
+    """A copy of the same values and names; symbols named in ``sizes`` are replaced, in attributes
+    too."""
     sizes = sizes or {}
     copy = Graph(graph.name)
     known: dict[Value, Value] = {}

@@ -1,4 +1,5 @@
-"""What passes may know of a chip: plain data. Behaviour lives in ``targets/<name>/``; unknown capability means no."""
+"""What passes may know of a chip: plain data. Behaviour lives in ``targets/<name>/``; unknown
+capability means no."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Target:
     page_size: int
     """Tokens per KV page."""
     token_buckets: tuple[int, ...]
-    """Upper bounds of the token counts that get their own kernel variants; the last bucket has none."""
+    """Upper bounds of the token counts that get their own kernel variants; the last bucket has
+    none."""
     fused_ops: frozenset[str] = field(default_factory=frozenset)
     """Fused ops that the operator table has a row for; fusion passes make no others."""
 
@@ -54,8 +56,8 @@ class Target:
 class Row:
     """One implementation of an op: a line of a target's operator table.
 
-    ``accepts`` gives "" for a node it can run, else the reason why not. Among accepting rows the highest
-    ``priority`` wins; two rows of one op may not share a name.
+    ``accepts`` gives "" for a node it can run, else the reason why not. Among accepting rows the
+    highest ``priority`` wins; two rows of one op may not share a name.
     """
 
     op: str

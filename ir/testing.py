@@ -1,4 +1,5 @@
-"""Shared by tests and by ``SGLK_VERIFY``: random operands, and proof that two graphs give equal numbers."""
+"""Shared by tests and by ``SGLK_VERIFY``: random operands, and proof that two graphs give equal
+numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def random_array(type: TensorType, rng: np.random.Generator, sizes: Sizes) -> Ar
 
 
 def random_blocks(name: str, shape: tuple[int, int], rng: np.random.Generator) -> BlockArray:
-    """Random bytes, with every f16 scale between 1/64 and 1 so that values stay finite and of one size."""
+    """Random bytes, with every f16 scale between 1/64 and 1 so that values stay finite and of one
+    size."""
     block = BLOCK_TYPES[name]
     raw = rng.integers(0, 256, (shape[0], block.row_bytes(shape[1])), np.uint8)
     fields = raw.view(block.layout)
@@ -56,7 +58,8 @@ def assert_same_numbers(
     rtol: float = 1e-5,
     seed: int = 0,
 ) -> None:
-    """Both graphs on the same arrays; outputs must be close (relative to each output's largest value)."""
+    """Both graphs on the same arrays; outputs must be close (relative to each output's largest
+    value)."""
     arrays = {**random_inputs(before, np.random.default_rng(seed), sizes), **(inputs or {})}
     old = interpret(substituted(before, sizes), arrays, arrays)
     new = interpret(substituted(after, sizes), arrays, arrays)

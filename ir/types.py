@@ -6,19 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import VerifyError
-from .dim import Dim, as_dim, concrete, dim_text, prod, substitute
+from .dim import Dim, as_dim, concrete, dim_text, floordiv, prod, substitute
 from .dtype import DType
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """``TensorType(F32, (dim("tokens"), 576))`` prints as ``f32[tokens, 576]``."""
+    """Element type and shape, printed as the text form writes them.
+
+    >>> from .dim import dim
+    >>> from .dtype import F32
+    >>> print(TensorType(F32, (dim("tokens"), 576)))
+    f32[tokens, 576]
+    """
 
     dtype: DType
     shape: tuple[Dim, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(as_dim(d) for d in self.shape))
+        sizes = [d for d in self.shape if isinstance(d, int)]
+        if any(d < 0 for d in sizes):
+            raise VerifyError(f"type {self}: expected sizes of at least 0")
+        last = self.shape[-1] if self.shape else 1
+        if isinstance(last, int) and last % self.dtype.block:
+            raise VerifyError(f"type {self}: expected rows of whole blocks of {self.dtype.block}")
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(dim_text(d) for d in self.shape)}]"
@@ -36,7 +48,7 @@ class TensorType:
         """Bytes of the values; block types count whole blocks along the last dim."""
         if not self.dtype.is_block:
             return as_dim(self.size * int(self.dtype.bits // 8))
-        return as_dim(self.size // self.dtype.block * self.dtype.block_bytes)
+        return as_dim(floordiv(self.size, self.dtype.block) * self.dtype.block_bytes)
 
     def with_shape(self, *shape: Dim) -> TensorType:
         return TensorType(self.dtype, shape)

@@ -1,4 +1,5 @@
-"""A graph's own rules: single definition, order, types that follow from the ops, honest use lists, linear states."""
+"""A graph's own rules: single definition, order, types that follow from the ops, honest use lists,
+linear states."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections import Counter
 
 from ..errors import VerifyError
 from .graph import Graph, Node, Value
+from .op import result_types
 
 
 def verify(graph: Graph) -> None:
@@ -32,12 +34,14 @@ def _check_node(node: Node, defined: set[Value]) -> None:
     for value in node.inputs:
         if value not in defined:
             raise VerifyError(f"{node!r}: reads %{value.name} before it is defined")
-    inferred = node.op.infer(*(v.type for v in node.inputs))
+    wanted = result_types(node.op, [v.type for v in node.inputs])
     got = tuple(v.type for v in node.outputs)
-    if inferred != got:
-        raise VerifyError(
-            f"{node!r}: expected result types {', '.join(map(str, inferred))}, got {', '.join(map(str, got))}"
-        )
+    if wanted != got:
+        texts = (", ".join(map(str, types)) for types in (wanted, got))
+        raise VerifyError("{!r}: expected result types {}, got {}".format(node, *texts))
+    for i, value in enumerate(node.outputs):
+        if value.producer is not node or value.index != i:
+            raise VerifyError(f"{node!r}: %{value.name} names another node as its producer")
 
 
 def _check_uses(graph: Graph) -> None:
@@ -54,9 +58,13 @@ def _check_states(graph: Graph) -> None:
     """A state version may be written once; after that write only the new version may be read."""
     order = {node: i for i, node in enumerate(graph.nodes)}
     for state in graph.states:
-        version: Value | None = state
-        while version is not None:
-            version = _next_version(version, order)
+        version = state
+        while (following := _next_version(version, order)) is not None:
+            if graph.is_output(version):
+                raise VerifyError(
+                    f"graph {graph.name}: output %{version.name} was replaced by %{following.name}"
+                )
+            version = following
 
 
 def _next_version(version: Value, order: dict[Node, int]) -> Value | None:

@@ -1,7 +1,7 @@
 """Attention: as captured, and over pages of a KV state.
 
-A KV state has the logical type ``dtype[layers, 2, slots, kv_heads, head_dim]``; index 1 of the second axis
-is V. slot = page * page_size + offset. Its physical layout belongs to the target.
+A KV state has the logical type ``dtype[layers, 2, slots, kv_heads, head_dim]``; index 1 of the
+second axis is V. slot = page * page_size + offset. Its physical layout belongs to the target.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import sympy
 
-from ..dim import as_dim, dim
+from ..dim import Dim, as_dim, dim
 from ..dtype import BF16, F32, DType, round_bf16
 from ..op import Array, Cost, Op, expect
 from ..types import TensorType
-from .rope import rotate
+from .rope import check_tables, rotate
 
 
 def attend(
@@ -28,10 +29,10 @@ def attend(
     softcap: float | None,
     sinks: np.ndarray | None,
 ) -> np.ndarray:
-    """One sequence in f64. q [Tq, H, D], k, v [Tk, KVH, D], visible [Tq, Tk] -> f32 [Tq, H, D].
+    """One sequence in f64. q [Tq, H, D], k, v [Tk, KVH, D], visible [Tq, Tk] -> [Tq, H, D] like q.
 
-    ``softcap`` bounds scores by softcap * tanh(score / softcap) (Gemma 2); ``sinks`` [H] are logits that
-    join the softmax and carry no value (gpt-oss).
+    ``softcap`` bounds scores by softcap * tanh(score / softcap) (Gemma 2); ``sinks`` [H] are logits
+    that join the softmax and carry no value (gpt-oss).
     """
     groups = q.shape[1] // k.shape[1]
     k, v = (np.repeat(x.astype(np.float64), groups, axis=1) for x in (k, v))
@@ -46,7 +47,7 @@ def attend(
     total = np.sum(weights, -1, keepdims=True)
     if sinks is not None:
         total = total + np.exp(sinks.astype(np.float64)[:, None, None] - top)
-    return np.einsum("hqk,khd->qhd", weights / total, v).astype(np.float32)
+    return np.asarray(np.einsum("hqk,khd->qhd", weights / total, v), q.dtype)
 
 
 def visible_keys(
@@ -57,12 +58,26 @@ def visible_keys(
     seen = np.ones((len(query_positions), num_keys), bool)
     if causal:
         seen &= k <= q
-    return seen & (k > q - window) if window is not None else seen
+    if window is not None:
+        seen &= k > q - window
+    return seen
+
+
+def _check_heads(where: str, heads: Dim, kv_heads: Dim, sinks: tuple[TensorType, ...]) -> None:
+    """Each KV head serves an equal share of the query heads; each query head may have a sink."""
+    known = isinstance(heads, int) and isinstance(kv_heads, int)
+    expect(
+        not known or (kv_heads > 0 and heads % kv_heads == 0),
+        f"{where}: expected heads in equal groups over {kv_heads} KV heads, got {heads}",
+    )
+    for sink in sinks:
+        expect(sink.shape == (heads,), f"{where}: expected sinks [{heads}], got {sink}")
 
 
 @dataclass(frozen=True)
 class Attention(Op):
-    """As captured: (q [B, H, T, D], k [B, KVH, T, D], v, [sinks [H]]) -> [B, T, H, D], all tokens of one call."""
+    """As captured: (q [B, H, T, D], k [B, KVH, T, D], v, [sinks [H]]) -> [B, T, H, D], all tokens
+    of one call."""
 
     scale: float
     causal: bool = True
@@ -76,29 +91,30 @@ class Attention(Op):
     ) -> tuple[TensorType, ...]:
         good = (
             q.rank == k.rank == v.rank == 4
+            and q.shape[0] == k.shape[0]
             and q.shape[3] == k.shape[3]
             and k.shape[:3] == v.shape[:3]
+            and q.dtype == k.dtype == v.dtype
         )
         expect(
             good, f"attention: expected q [B, H, T, D] and k, v [B, KVH, T, D], got {q}, {k}, {v}"
         )
         expect(len(sinks) == self.has_sinks, f"attention: got {len(sinks)} sink operands")
+        expect(self.window is None or self.window > 0, f"attention: window {self.window}?")
         batch, heads, tokens, _ = q.shape
+        expect(
+            not self.causal or k.shape[2] == tokens,
+            f"attention: expected as many keys as queries when causal, got {q} and {k}",
+        )
+        _check_heads("attention", heads, k.shape[1], sinks)
         return (q.with_shape(batch, tokens, heads, v.shape[3]),)
 
     def reference(self, q: Array, k: Array, v: Array, *sinks: Array) -> Array:
         seen = visible_keys(np.arange(q.shape[2]), k.shape[2], self.causal, self.window)
-        rows = [
-            attend(
-                *(np.swapaxes(x[b], 0, 1) for x in (q, k, v)),
-                seen,
-                self.scale,
-                self.softcap,
-                sinks[0] if sinks else None,
-            )
-            for b in range(q.shape[0])
-        ]
-        return np.stack(rows)
+        q, k, v = (np.swapaxes(x, 1, 2) for x in (q, k, v))
+        sink = sinks[0] if sinks else None
+        rows = zip(q, k, v, strict=True)
+        return np.stack([attend(*row, seen, self.scale, self.softcap, sink) for row in rows])
 
     def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
         q, k, *_ = inputs
@@ -117,9 +133,20 @@ def _store(
     return state
 
 
+def _check_state(where: str, state: TensorType, layer: int) -> None:
+    good = state.rank == 5 and state.shape[1] == 2 and layer >= 0
+    good = good and (not isinstance(state.shape[0], int) or layer < state.shape[0])
+    expect(
+        good,
+        f"{where}: expected a state [layers, 2, slots, kv_heads, head_dim] with layer {layer},"
+        f" got {state}",
+    )
+
+
 @dataclass(frozen=True)
 class WriteKv(Op):
-    """(state, k [T, KVH, D], v [T, KVH, D], slots i32[T]) -> state with those slots of ``layer`` replaced.
+    """(state, k [T, KVH, D], v [T, KVH, D], slots i32[T]) -> state with those slots of ``layer``
+    replaced.
 
     k and v are rounded to ``kv_dtype``, the state's element type.
     """
@@ -131,11 +158,12 @@ class WriteKv(Op):
     def infer(
         self, state: TensorType, k: TensorType, v: TensorType, slots: TensorType
     ) -> tuple[TensorType, ...]:
+        _check_state("write_kv", state, self.layer)
         good = (
-            state.rank == 5
-            and k == v
+            k == v
             and k.shape[1:] == state.shape[3:]
             and slots.shape == k.shape[:1]
+            and slots.dtype.is_integer
         )
         expect(
             good, f"write_kv: expected k, v [T, KVH, D] for {state}, got {k}, {v}, slots {slots}"
@@ -151,7 +179,8 @@ class WriteKv(Op):
 
 @dataclass(frozen=True)
 class RopeWriteKv(Op):
-    """(qkv f32[T, (H + 2 KVH) D], cos [T, R], sin [T, R], state, slots) -> (q f32[T, H, D], state').
+    """(qkv f32[T, (H + 2 KVH) D], cos [T, R], sin [T, R], state, slots) -> (q f32[T, H, D],
+    state').
 
     Splits the fused projection, rotates q and k, and writes k and v at ``slots`` of ``layer``.
     """
@@ -174,16 +203,13 @@ class RopeWriteKv(Op):
             state.dtype == self.kv_dtype,
             f"rope_write_kv: expected a {self.kv_dtype} state, got {state}",
         )
-        expect(
-            state.rank == 5 and qkv.rank == 2,
-            f"rope_write_kv: expected qkv [T, N], got {qkv}, {state}",
-        )
+        _check_state("rope_write_kv", state, self.layer)
+        expect(qkv.rank == 2, f"rope_write_kv: expected qkv [T, N], got {qkv}")
         kv_heads, head_dim = state.shape[3:]
         width = as_dim((self.heads + 2 * kv_heads) * head_dim)
-        good = (
-            qkv.shape[1] == width and cos == sin and cos.shape[0] == slots.shape[0] == qkv.shape[0]
-        )
+        good = qkv.shape[1] == width and slots.shape == qkv.shape[:1] and slots.dtype.is_integer
         expect(good, f"rope_write_kv: expected qkv [T, {width}], got {qkv}, {cos}, {sin}, {slots}")
+        check_tables("rope_write_kv", head_dim, qkv, cos, sin)
         return (qkv.with_shape(qkv.shape[0], self.heads, head_dim), state)
 
     def reference(
@@ -198,10 +224,11 @@ class RopeWriteKv(Op):
 
 @dataclass(frozen=True)
 class PagedAttention(Op):
-    """(q [T, H, D], state, query_start i32[S+1], seq_lens i32[S], page_table i32[S, P], [sinks]) -> [T, H, D].
+    """(q [T, H, D], state, query_start i32[S+1], seq_lens i32[S], page_table i32[S, P], [sinks]) ->
+    [T, H, D].
 
-    Rows query_start[s] up to query_start[s+1] are the last ones of sequence s, which has seq_lens[s] keys
-    in its pages. Causal. Rows past query_start[S] are padding and give zeros.
+    Rows query_start[s] up to query_start[s+1] are the last ones of sequence s, which has
+    seq_lens[s] keys in its pages. Causal. Rows past query_start[S] are padding and give zeros.
     """
 
     layer: int
@@ -221,15 +248,21 @@ class PagedAttention(Op):
         page_table: TensorType,
         *sinks: TensorType,
     ) -> tuple[TensorType, ...]:
-        good = q.rank == 3 and state.rank == 5 and q.shape[2] == state.shape[4]
+        _check_state("paged_attention", state, self.layer)
+        good = q.rank == 3 and q.shape[2] == state.shape[4] and self.page_size > 0
         expect(good, f"paged_attention: expected q [T, H, D] for the state, got {q} and {state}")
-        good = (
-            page_table.rank == 2
-            and page_table.shape[:1] == seq_lens.shape
-            and query_start.rank == 1
+        good = page_table.rank == 2 and seq_lens.rank == query_start.rank == 1
+        good = good and page_table.shape[:1] == seq_lens.shape
+        good = good and query_start.shape[0] == as_dim(sympy.sympify(seq_lens.shape[0]) + 1)
+        good = good and all(t.dtype.is_integer for t in (query_start, seq_lens, page_table))
+        expect(
+            good,
+            "paged_attention: expected integers query_start [S+1], seq_lens [S], page_table [S, P],"
+            f" got {query_start}, {seq_lens}, {page_table}",
         )
-        expect(good, f"paged_attention: got {query_start}, {seq_lens}, {page_table}")
         expect(len(sinks) == self.has_sinks, f"paged_attention: got {len(sinks)} sink operands")
+        expect(self.window is None or self.window > 0, f"paged_attention: window {self.window}?")
+        _check_heads("paged_attention", q.shape[1], state.shape[3], sinks)
         return (q,)
 
     def reference(

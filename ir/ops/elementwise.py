@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -20,21 +20,22 @@ _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
-        return 1 / (1 + np.exp(-x))
+        return np.asarray(1 / (1 + np.exp(-x)))
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
     """0.5 x (1 + erf(x / sqrt 2)), computed in f64."""
-    return 0.5 * x * (1 + _ERF(np.asarray(x, np.float64) / math.sqrt(2)))
+    return np.asarray(0.5 * x * (1 + _ERF(np.asarray(x, np.float64) / math.sqrt(2))))
 
 
 def gelu_tanh(x: np.ndarray) -> np.ndarray:
     """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"""
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    cubic = x + 0.044715 * x * x * x
+    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * cubic)))
 
 
 def silu(x: np.ndarray) -> np.ndarray:
-    return x * _sigmoid(x)
+    return np.asarray(x * _sigmoid(x))
 
 
 ACTIVATIONS: dict[str, Function] = {
@@ -48,105 +49,213 @@ ACTIVATIONS: dict[str, Function] = {
 """Activations that fused ops name in their ``activation`` attribute."""
 
 
-@dataclass(frozen=True)
-class Unary(Op):
-    """One operand, one result of the same type. ``function`` is the NumPy meaning."""
+Kind = Literal["number", "float", "bool", "any"]
+
+
+def _is(dtype: DType, kind: Kind) -> bool:
+    """Plain dtypes only: values of a block type are reached through `linear` and `embedding`."""
+    if dtype.is_block:
+        return False
+    return {
+        "number": dtype != BOOL,
+        "float": dtype.is_float,
+        "bool": dtype == BOOL,
+        "any": True,
+    }[kind]
+
+
+class _Elementwise(Op):
+    """What unary and binary ops share: a NumPy function, and the kind of operands it takes."""
 
     function: ClassVar[Function]
+    on: ClassVar[Kind]
+    result: ClassVar[DType | None] = None
+    """The result's dtype if it differs from the operands'."""
+
+    def __init_subclass__(
+        cls,
+        op: str = "",
+        function: Function | None = None,
+        on: Kind = "number",
+        result: DType | None = None,
+    ) -> None:
+        cls.name = op
+        if function is not None:
+            cls.function, cls.on, cls.result = staticmethod(function), on, result
+        super().__init_subclass__()
+
+    def _compute(self, *arrays: Array) -> Array:
+        with np.errstate(all="ignore"):
+            result = type(self).function(*map(np.asarray, arrays))
+        return np.asarray(result).astype(
+            self.result.numpy if self.result else np.asarray(arrays[0]).dtype
+        )
+
+
+@dataclass(frozen=True)
+class Unary(_Elementwise):
+    """One operand, one result of the same type."""
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        expect(_is(x.dtype, self.on), f"{self.name}: expected {self.on} elements, got {x}")
         return (x,)
 
     def reference(self, x: Array) -> Array:
-        with np.errstate(all="ignore"):
-            result = type(self).function(np.asarray(x))
-        return result.astype(np.asarray(x).dtype)
+        return self._compute(x)
 
 
-def _unary(op_name: str, function: Function, doc: str) -> type[Unary]:
-    class_name = "".join(part.capitalize() for part in op_name.split("_"))
-    body: dict[str, Any] = {
-        "name": op_name,
-        "function": staticmethod(function),
-        "__doc__": doc,
-        "__module__": __name__,
-        "__annotations__": {},
-    }
-    return dataclass(frozen=True)(type(class_name, (Unary,), body))
+class Neg(Unary, op="neg", function=np.negative):
+    """y = -x"""
 
 
-Neg = _unary("neg", np.negative, "y = -x")
-Abs = _unary("abs", np.abs, "y = |x|")
-Exp = _unary("exp", np.exp, "y = e^x")
-Log = _unary("log", np.log, "y = ln x")
-Sqrt = _unary("sqrt", np.sqrt, "y = sqrt x")
-Rsqrt = _unary("rsqrt", lambda x: 1 / np.sqrt(x), "y = 1 / sqrt x")
-Reciprocal = _unary("reciprocal", lambda x: 1 / x, "y = 1 / x")
-Sin = _unary("sin", np.sin, "y = sin x")
-Cos = _unary("cos", np.cos, "y = cos x")
-Tanh = _unary("tanh", np.tanh, "y = tanh x")
-Erf = _unary("erf", lambda x: _ERF(x), "y = erf x")
-Sigmoid = _unary("sigmoid", _sigmoid, "y = 1 / (1 + e^-x)")
-Silu = _unary("silu", silu, "y = x / (1 + e^-x)")
-Gelu = _unary("gelu", gelu, "y = 0.5 x (1 + erf(x / sqrt 2))")
-GeluTanh = _unary("gelu_tanh", gelu_tanh, "gelu with its tanh approximation")
-Relu = _unary("relu", lambda x: np.maximum(x, 0), "y = max(x, 0)")
-Floor = _unary("floor", np.floor, "largest integer not above x")
-Not = _unary("not", np.logical_not, "logical negation of a bool")
+class Abs(Unary, op="abs", function=np.abs):
+    """y = |x|"""
+
+
+class Exp(Unary, op="exp", function=np.exp, on="float"):
+    """y = e^x"""
+
+
+class Log(Unary, op="log", function=np.log, on="float"):
+    """y = ln x"""
+
+
+class Sqrt(Unary, op="sqrt", function=np.sqrt, on="float"):
+    """y = sqrt x"""
+
+
+class Rsqrt(Unary, op="rsqrt", function=lambda x: 1 / np.sqrt(x), on="float"):
+    """y = 1 / sqrt x"""
+
+
+class Reciprocal(Unary, op="reciprocal", function=lambda x: 1 / x, on="float"):
+    """y = 1 / x"""
+
+
+class Sin(Unary, op="sin", function=np.sin, on="float"):
+    """y = sin x"""
+
+
+class Cos(Unary, op="cos", function=np.cos, on="float"):
+    """y = cos x"""
+
+
+class Tanh(Unary, op="tanh", function=np.tanh, on="float"):
+    """y = tanh x"""
+
+
+class Erf(Unary, op="erf", function=lambda x: _ERF(x), on="float"):
+    """y = erf x"""
+
+
+class Sigmoid(Unary, op="sigmoid", function=_sigmoid, on="float"):
+    """y = 1 / (1 + e^-x)"""
+
+
+class Silu(Unary, op="silu", function=silu, on="float"):
+    """y = x / (1 + e^-x)"""
+
+
+class Gelu(Unary, op="gelu", function=gelu, on="float"):
+    """y = 0.5 x (1 + erf(x / sqrt 2))"""
+
+
+class GeluTanh(Unary, op="gelu_tanh", function=gelu_tanh, on="float"):
+    """Gelu with its tanh approximation."""
+
+
+class Relu(Unary, op="relu", function=lambda x: np.maximum(x, 0)):
+    """y = max(x, 0)"""
+
+
+class Floor(Unary, op="floor", function=np.floor, on="float"):
+    """Largest integer not above x."""
+
+
+class Not(Unary, op="not", function=np.logical_not, on="bool"):
+    """Logical negation."""
 
 
 @dataclass(frozen=True)
-class Binary(Op):
-    """Two operands of one dtype, broadcast; ``result`` is the dtype if it differs from theirs."""
-
-    function: ClassVar[Function]
-    result: ClassVar[DType | None] = None
+class Binary(_Elementwise):
+    """Two operands of one dtype, broadcast."""
 
     def infer(self, a: TensorType, b: TensorType) -> tuple[TensorType, ...]:
         expect(a.dtype == b.dtype, f"{self.name}: expected equal dtypes, got {a} and {b}")
+        expect(_is(a.dtype, self.on), f"{self.name}: expected {self.on} elements, got {a}")
         shape = broadcast_shapes(self.name, a.shape, b.shape)
         return (TensorType(self.result or a.dtype, shape),)
 
     def reference(self, a: Array, b: Array) -> Array:
-        with np.errstate(all="ignore"):
-            result = type(self).function(np.asarray(a), np.asarray(b))
-        return np.asarray(result).astype(
-            self.result.numpy if self.result else np.asarray(a).dtype
-        )
+        return self._compute(a, b)
 
 
-def _binary(
-    op_name: str, function: Function, doc: str, result: DType | None = None
-) -> type[Binary]:
-    class_name = "".join(part.capitalize() for part in op_name.split("_"))
-    body: dict[str, Any] = {
-        "name": op_name,
-        "function": staticmethod(function),
-        "result": result,
-        "__doc__": doc,
-        "__module__": __name__,
-        "__annotations__": {},
-    }
-    return dataclass(frozen=True)(type(class_name, (Binary,), body))
+class Add(Binary, op="add", function=np.add):
+    """y = a + b"""
 
 
-Add = _binary("add", np.add, "y = a + b")
-Sub = _binary("sub", np.subtract, "y = a - b")
-Mul = _binary("mul", np.multiply, "y = a * b")
-Div = _binary("div", lambda a, b: a / b, "y = a / b (floats)")
-FloorDiv = _binary("floor_div", np.floor_divide, "y = floor(a / b)")
-Mod = _binary("mod", np.mod, "remainder with the sign of b")
-Pow = _binary("pow", np.power, "y = a ** b")
-Maximum = _binary("maximum", np.maximum, "y = max(a, b), NaN wins")
-Minimum = _binary("minimum", np.minimum, "y = min(a, b), NaN wins")
-Eq = _binary("eq", np.equal, "a == b", BOOL)
-Ne = _binary("ne", np.not_equal, "a != b", BOOL)
-Lt = _binary("lt", np.less, "a < b", BOOL)
-Le = _binary("le", np.less_equal, "a <= b", BOOL)
-Gt = _binary("gt", np.greater, "a > b", BOOL)
-Ge = _binary("ge", np.greater_equal, "a >= b", BOOL)
-And = _binary("and", np.logical_and, "logical and of bools", BOOL)
-Or = _binary("or", np.logical_or, "logical or of bools", BOOL)
+class Sub(Binary, op="sub", function=np.subtract):
+    """y = a - b"""
+
+
+class Mul(Binary, op="mul", function=np.multiply):
+    """y = a * b"""
+
+
+class Div(Binary, op="div", function=np.divide, on="float"):
+    """y = a / b"""
+
+
+class FloorDiv(Binary, op="floor_div", function=np.floor_divide):
+    """y = floor(a / b)"""
+
+
+class Mod(Binary, op="mod", function=np.mod):
+    """Remainder with the sign of b."""
+
+
+class Pow(Binary, op="pow", function=np.power):
+    """y = a ** b"""
+
+
+class Maximum(Binary, op="maximum", function=np.maximum):
+    """y = max(a, b), NaN wins"""
+
+
+class Minimum(Binary, op="minimum", function=np.minimum):
+    """y = min(a, b), NaN wins"""
+
+
+class Eq(Binary, op="eq", function=np.equal, on="any", result=BOOL):
+    """a == b"""
+
+
+class Ne(Binary, op="ne", function=np.not_equal, on="any", result=BOOL):
+    """a != b"""
+
+
+class Lt(Binary, op="lt", function=np.less, result=BOOL):
+    """a < b"""
+
+
+class Le(Binary, op="le", function=np.less_equal, result=BOOL):
+    """a <= b"""
+
+
+class Gt(Binary, op="gt", function=np.greater, result=BOOL):
+    """a > b"""
+
+
+class Ge(Binary, op="ge", function=np.greater_equal, result=BOOL):
+    """a >= b"""
+
+
+class And(Binary, op="and", function=np.logical_and, on="bool"):
+    """Logical and."""
+
+
+class Or(Binary, op="or", function=np.logical_or, on="bool"):
+    """Logical or."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +266,8 @@ class Where(Op):
 
     def infer(self, condition: TensorType, a: TensorType, b: TensorType) -> tuple[TensorType, ...]:
         expect(condition.dtype == BOOL, f"where: expected a bool condition, got {condition}")
-        expect(a.dtype == b.dtype, f"where: expected equal dtypes, got {a} and {b}")
+        good = a.dtype == b.dtype and not a.dtype.is_block
+        expect(good, f"where: expected equal plain dtypes, got {a} and {b}")
         return (TensorType(a.dtype, broadcast_shapes("where", condition.shape, a.shape, b.shape)),)
 
     def reference(self, condition: Array, a: Array, b: Array) -> Array:
@@ -178,6 +288,7 @@ class Cast(Op):
         return (x.with_dtype(self.dtype),)
 
     def reference(self, x: Array) -> Array:
-        if self.dtype == BF16:
-            return round_bf16(np.asarray(x, np.float32))
-        return np.asarray(x).astype(self.dtype.numpy)
+        with np.errstate(all="ignore"):  # out of range becomes infinite, or is undefined for ints
+            if self.dtype == BF16:
+                return round_bf16(np.asarray(x, np.float32))
+            return np.asarray(x).astype(self.dtype.numpy)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..blocks import BlockArray
-from ..dim import as_dim
+from ..dim import as_dim, prod
 from ..dtype import F32
 from ..op import Array, Cost, Op, expect
 from ..types import TensorType, broadcast_shapes
@@ -23,25 +23,27 @@ def dense(weight: Array) -> np.ndarray:
 
 def _product_cost(inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
     """2 M N K operations; every operand moved once."""
-    rows = as_dim(inputs[0].size / inputs[0].shape[-1])
+    rows = prod(inputs[0].shape[:-1])
     moved = sum((t.bytes for t in (*inputs, *outputs)), start=0)
     return Cost(as_dim(2 * rows * inputs[1].size), as_dim(moved))
 
 
 @dataclass(frozen=True)
 class MatMul(Op):
-    """(a[..., M, K], b[..., K, N]) -> [..., M, N], leading dims broadcast."""
+    """(a[..., M, K], b[..., K, N]) -> [..., M, N], leading dims broadcast, f16 summed in f32."""
 
     name: ClassVar[str] = "matmul"
 
     def infer(self, a: TensorType, b: TensorType) -> tuple[TensorType, ...]:
         good = a.rank >= 2 and b.rank >= 2 and a.shape[-1] == b.shape[-2] and a.dtype == b.dtype
+        good = good and not a.dtype.is_block
         expect(good, f"matmul: expected [..., M, K] and [..., K, N] of one dtype, got {a} and {b}")
         lead = broadcast_shapes("matmul", a.shape[:-2], b.shape[:-2])
         return (a.with_shape(*lead, a.shape[-2], b.shape[-1]),)
 
     def reference(self, a: Array, b: Array) -> Array:
-        return np.matmul(a, b)
+        wide = np.float32 if a.dtype == np.float16 else a.dtype
+        return np.matmul(a.astype(wide), b.astype(wide)).astype(a.dtype)
 
     def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
         moved = sum((t.bytes for t in (*inputs, *outputs)), start=0)
@@ -69,14 +71,13 @@ class Linear(Op):
             f"linear: got {len(rest)} optional operands",
         )
         expect(
-            self.activation is None or self.activation in ACTIVATIONS, f"linear: {self.activation}?"
+            self.activation is None or self.activation in ACTIVATIONS,
+            f"linear: unknown activation {self.activation!r} (known: {', '.join(ACTIVATIONS)})",
         )
         result = x.with_shape(*x.shape[:-1], w.shape[0])
         if self.has_bias:
-            expect(
-                rest[0].shape == w.shape[:1],
-                f"linear: expected a bias [{w.shape[0]}], got {rest[0]}",
-            )
+            wanted = TensorType(F32, w.shape[:1])
+            expect(rest[0] == wanted, f"linear: expected a bias {wanted}, got {rest[0]}")
         if self.has_residual:
             expect(rest[-1] == result, f"linear: expected a residual {result}, got {rest[-1]}")
         return (result,)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..dtype import I32
+from ..dtype import F32, I32
 from ..op import Array, Op, expect
 from ..types import TensorType
 from .reduce import Softmax
@@ -17,8 +17,8 @@ from .reduce import Softmax
 class MoeRoute(Op):
     """(router logits f32[T, E]) -> (expert ids i32[T, k], weights f32[T, k]), best expert first.
 
-    Softmax over all experts, the ``top_k`` largest (equal ones: lowest index first), divided by their
-    sum when ``renormalize`` (Mixtral of Experts, Jiang et al. 2024).
+    Softmax over all experts, the ``top_k`` largest (equal ones: lowest index first), divided by
+    their sum when ``renormalize`` (Mixtral of Experts, Jiang et al. 2024).
     """
 
     top_k: int
@@ -28,10 +28,11 @@ class MoeRoute(Op):
     def infer(self, logits: TensorType) -> tuple[TensorType, ...]:
         good = (
             logits.rank == 2
+            and logits.dtype == F32
             and isinstance(logits.shape[1], int)
             and 0 < self.top_k <= logits.shape[1]
         )
-        expect(good, f"moe_route: expected logits [T, E] with E >= {self.top_k}, got {logits}")
+        expect(good, f"moe_route: expected logits f32[T, E] with E >= {self.top_k}, got {logits}")
         weights = logits.with_shape(logits.shape[0], self.top_k)
         return (weights.with_dtype(I32), weights)
 

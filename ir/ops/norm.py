@@ -16,6 +16,11 @@ def _rms(x: np.ndarray, eps: float) -> np.ndarray:
     return np.asarray(wide / np.sqrt(np.mean(wide * wide, -1, keepdims=True) + eps))
 
 
+def _is_weight(weight: TensorType, x: TensorType) -> bool:
+    plain = x.rank > 0 and x.dtype.is_float and not x.dtype.is_block
+    return plain and weight.shape == x.shape[-1:] and weight.dtype == x.dtype
+
+
 @dataclass(frozen=True)
 class RmsNorm(Op):
     """y = x / sqrt(mean(x x) + eps) * weight (Zhang and Sennrich 2019)."""
@@ -24,7 +29,7 @@ class RmsNorm(Op):
     name: ClassVar[str] = "rmsnorm"
 
     def infer(self, x: TensorType, weight: TensorType) -> tuple[TensorType, ...]:
-        good = weight.shape == x.shape[-1:] and weight.dtype == x.dtype
+        good = _is_weight(weight, x)
         expect(good, f"rmsnorm: expected a weight of the last dim of {x}, got {weight}")
         return (x,)
 
@@ -34,14 +39,14 @@ class RmsNorm(Op):
 
 @dataclass(frozen=True)
 class AddRmsNorm(Op):
-    """(x, r, weight) -> (s = x + r, rmsnorm(s, weight)): a residual sum and the norm that reads it."""
+    """(x, r, weight) -> (s = x + r, rmsnorm(s, weight)): a residual sum and its norm."""
 
     eps: float = 1e-6
     name: ClassVar[str] = "add_rmsnorm"
 
     def infer(self, x: TensorType, r: TensorType, weight: TensorType) -> tuple[TensorType, ...]:
         expect(x == r, f"add_rmsnorm: expected equal types, got {x} and {r}")
-        good = weight.shape == x.shape[-1:] and weight.dtype == x.dtype
+        good = _is_weight(weight, x)
         expect(good, f"add_rmsnorm: expected a weight of the last dim of {x}, got {weight}")
         return (x, x)
 
@@ -58,7 +63,7 @@ class LayerNorm(Op):
     name: ClassVar[str] = "layernorm"
 
     def infer(self, x: TensorType, weight: TensorType, bias: TensorType) -> tuple[TensorType, ...]:
-        good = weight.shape == bias.shape == x.shape[-1:]
+        good = weight == bias and _is_weight(weight, x)
         expect(
             good,
             f"layernorm: expected weight and bias of the last dim of {x}, got {weight}, {bias}",

@@ -12,6 +12,13 @@ from ..op import Array, Op, expect
 from ..types import TensorType
 
 
+def _check_axis(where: str, x: TensorType, axis: int, floats: bool = False) -> None:
+    good = x.dtype.is_float if floats else x.dtype.is_float or x.dtype.is_integer
+    good = good and not x.dtype.is_block
+    expect(good, f"{where}: expected {'floats' if floats else 'numbers'}, got {x}")
+    expect(-x.rank <= axis < x.rank, f"{where}: expected an axis of {x}, got {axis}")
+
+
 @dataclass(frozen=True)
 class Reduce(Op):
     """Base: reduce ``axis``; it stays as 1 with ``keepdim``."""
@@ -20,9 +27,7 @@ class Reduce(Op):
     keepdim: bool = False
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
-        expect(
-            -x.rank <= self.axis < x.rank, f"{self.name}: expected an axis of {x}, got {self.axis}"
-        )
+        _check_axis(self.name, x, self.axis)
         axis = self.axis % x.rank
         middle = (1,) if self.keepdim else ()
         return (x.with_shape(*x.shape[:axis], *middle, *x.shape[axis + 1 :]),)
@@ -44,6 +49,10 @@ class Mean(Reduce):
     """Arithmetic mean, accumulated in f64."""
 
     name: ClassVar[str] = "mean"
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        _check_axis("mean", x, self.axis, floats=True)
+        return super().infer(x)
 
     def reference(self, x: Array) -> Array:
         return np.mean(x, self.axis, dtype=np.float64, keepdims=self.keepdim).astype(x.dtype)
@@ -81,9 +90,10 @@ class Softmax(Op):
     name: ClassVar[str] = "softmax"
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
-        expect(-x.rank <= self.axis < x.rank, f"softmax: expected an axis of {x}, got {self.axis}")
+        _check_axis("softmax", x, self.axis, floats=True)
         return (x,)
 
     def reference(self, x: Array) -> Array:
-        wide = np.exp(x.astype(np.float64) - np.max(x, self.axis, keepdims=True))
-        return (wide / np.sum(wide, self.axis, keepdims=True)).astype(x.dtype)
+        with np.errstate(invalid="ignore"):  # a row of -inf alone has no softmax: NaN, as in torch
+            wide = np.exp(x.astype(np.float64) - np.max(x, self.axis, keepdims=True))
+            return (wide / np.sum(wide, self.axis, keepdims=True)).astype(x.dtype)

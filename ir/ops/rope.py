@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..dim import Dim
 from ..dtype import F32
 from ..op import Array, Op, expect
 from ..types import TensorType
@@ -22,25 +23,40 @@ def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, interleaved: bool) -
     b_index = slice(1, 2 * pairs, 2) if interleaved else slice(pairs, 2 * pairs)
     a, b = x[..., a_index], x[..., b_index]
     c, s = cos[:, None, :], sin[:, None, :]
-    result = x.copy()
+    result = np.array(x)
     result[..., a_index] = a * c - b * s
     result[..., b_index] = b * c + a * s
     return result
 
 
+def check_tables(
+    where: str, head_dim: Dim, x: TensorType, cos: TensorType, sin: TensorType
+) -> None:
+    """Tables are f32 [T, R], one row for each token of ``x``, and 2R fits in a head."""
+    good = cos.rank == 2 and cos == sin and cos.shape[0] == x.shape[0] and cos.dtype == F32
+    known = good and isinstance(cos.shape[1], int) and isinstance(head_dim, int)
+    expect(
+        good and (not known or 2 * cos.shape[1] <= head_dim),
+        f"{where}: expected cos and sin f32[{x.shape[0]}, R] with 2R <= {head_dim},"
+        f" got {cos} and {sin}",
+    )
+
+
 @dataclass(frozen=True)
 class RopeTable(Op):
-    """(positions i32[T], inv_freq f32[R]) -> (cos f32[T, R], sin f32[T, R]) of positions x inv_freq.
+    """(positions i32[T], inv_freq f32[R]) -> (cos f32[T, R], sin f32[T, R]) of positions x
+    inv_freq.
 
-    Both are multiplied by ``scale`` (the attention factor of yarn and longrope). The product is rounded
-    to f32 as models do; its cosine and sine are exact to f32.
+    Both are multiplied by ``scale`` (the attention factor of yarn and longrope). The product is
+    rounded to f32 as models do; its cosine and sine are exact to f32.
     """
 
     scale: float = 1.0
     name: ClassVar[str] = "rope_table"
 
     def infer(self, positions: TensorType, inv_freq: TensorType) -> tuple[TensorType, ...]:
-        good = positions.rank == 1 and positions.dtype.is_integer and inv_freq.rank == 1
+        good = positions.rank == 1 and positions.dtype.is_integer
+        good = good and inv_freq.rank == 1 and inv_freq.dtype == F32
         expect(
             good,
             f"rope_table: expected positions [T] and inv_freq [R], got {positions} and {inv_freq}",
@@ -63,8 +79,8 @@ class Rope(Op):
     name: ClassVar[str] = "rope"
 
     def infer(self, x: TensorType, cos: TensorType, sin: TensorType) -> tuple[TensorType, ...]:
-        good = x.rank == 3 and cos.rank == 2 and cos == sin and cos.shape[0] == x.shape[0]
-        expect(good, f"rope: expected x [T, H, D] and cos, sin [T, R], got {x}, {cos}, {sin}")
+        expect(x.rank == 3, f"rope: expected x [T, H, D], got {x}")
+        check_tables("rope", x.shape[2], x, cos, sin)
         return (x,)
 
     def reference(self, x: Array, cos: Array, sin: Array) -> Array:

@@ -1,4 +1,5 @@
-"""Ops that move or rename elements without computing: reshape, transpose, slice, concat, broadcast, iota."""
+"""Ops that move or rename elements without computing: reshape, transpose, slice, concat, broadcast,
+iota."""
 
 from __future__ import annotations
 
@@ -12,19 +13,20 @@ from ...errors import VerifyError
 from ..blocks import BlockArray
 from ..blocks import concat as concat_blocks
 from ..dim import Dim, as_dim, floordiv
-from ..dtype import I32, DType
+from ..dtype import BOOL, I32, DType
 from ..op import Array, Op, expect
 from ..types import TensorType
 
 
 @dataclass(frozen=True)
 class Reshape(Op):
-    """Same elements in row-major order under another shape; the sizes must be equal symbolically."""
+    """Same elements in row-major order under another shape of symbolically equal size."""
 
     shape: tuple[Dim, ...]
     name: ClassVar[str] = "reshape"
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        expect(not x.dtype.is_block, f"reshape: expected a plain dtype, got {x}")
         result = x.with_shape(*self.shape)
         expect(result.size == x.size, f"reshape: expected {x.size} elements, got {result} of {x}")
         return (result,)
@@ -48,7 +50,7 @@ class Transpose(Op):
     name: ClassVar[str] = "transpose"
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
-        good = sorted(self.permutation) == list(range(x.rank))
+        good = sorted(self.permutation) == list(range(x.rank)) and not x.dtype.is_block
         expect(good, f"transpose: expected a permutation of {x.rank} axes, got {self.permutation}")
         return (x.with_shape(*(x.shape[p] for p in self.permutation)),)
 
@@ -69,10 +71,12 @@ class Slice(Op):
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
         expect(0 <= self.axis < x.rank, f"slice: expected an axis of {x}, got {self.axis}")
         expect(self.step > 0, f"slice: expected a positive step, got {self.step}")
+        good = not x.dtype.is_block or (self.axis == 0 and self.step == 1)
+        expect(good, f"slice: {x.dtype} is cut along axis 0 with step 1 only")
         size = x.shape[self.axis]
         bounds = [b for b in (self.start, self.stop, size) if isinstance(b, int)]
         expect(
-            bounds == sorted(bounds),
+            bounds == sorted(bounds) and min(bounds, default=0) >= 0,
             f"slice: {self.start}:{self.stop} lies outside axis {self.axis} of {x}",
         )
         length = floordiv(as_dim(sympy.sympify(self.stop) - self.start + self.step - 1), self.step)
@@ -81,6 +85,8 @@ class Slice(Op):
     def reference(self, x: Array) -> Array:
         if not (isinstance(self.start, int) and isinstance(self.stop, int)):
             raise VerifyError(f"slice {self.start}:{self.stop}: expected ints to interpret")
+        if isinstance(x, BlockArray):
+            return x[self.start : self.stop]
         index = [slice(None)] * np.ndim(x)
         index[self.axis] = slice(self.start, self.stop, self.step)
         return np.ascontiguousarray(x[tuple(index)])
@@ -130,9 +136,8 @@ class Broadcast(Op):
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
         tail = self.shape[len(self.shape) - x.rank :] if x.rank else ()
-        good = len(self.shape) >= x.rank and all(
-            a in (1, b) for a, b in zip(x.shape, tail, strict=True)
-        )
+        good = len(self.shape) >= x.rank and not x.dtype.is_block
+        good = good and all(a in (1, b) for a, b in zip(x.shape, tail, strict=True))
         expect(good, f"broadcast: expected dims of {x} to be 1 or those of {self.shape}")
         return (x.with_shape(*self.shape),)
 
@@ -152,6 +157,8 @@ class Iota(Op):
     name: ClassVar[str] = "iota"
 
     def infer(self) -> tuple[TensorType, ...]:
+        good = not self.dtype.is_block and self.dtype != BOOL
+        expect(good, f"iota: expected a dtype of numbers, got {self.dtype}")
         return (TensorType(self.dtype, (self.size,)),)
 
     def reference(self) -> Array:

@@ -7,15 +7,25 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...errors import VerifyError
 from ..blocks import BlockArray
 from ..dtype import F32
 from ..op import Array, Op, expect
 from ..types import TensorType
 
 
+def _check_index(where: str, index: np.ndarray, rows: int) -> None:
+    """NumPy would count negative indices from the end."""
+    if index.size and (index.min() < 0 or index.max() >= rows):
+        raise VerifyError(
+            f"{where}: expected indices in 0..{rows - 1}, got {index.min()}..{index.max()}"
+        )
+
+
 @dataclass(frozen=True)
 class Embedding(Op):
-    """(table[V, H], ids[...]) -> f32[..., H]: rows by id, dequantized when the table has a block type."""
+    """(table[V, H], ids[...]) -> f32[..., H]: rows by id, dequantized when the table has a block
+    type."""
 
     name: ClassVar[str] = "embedding"
 
@@ -30,7 +40,8 @@ class Embedding(Op):
     def reference(self, table: Array, ids: Array) -> Array:
         if isinstance(table, BlockArray):
             rows = table.take_rows(np.ravel(ids)).dequantize()
-            return rows.reshape(*np.shape(ids), -1)
+            return rows.reshape(*np.shape(ids), table.shape[1])
+        _check_index("embedding", ids, len(table))
         return np.asarray(table[ids], np.float32)
 
 
@@ -41,11 +52,10 @@ class GatherRows(Op):
     name: ClassVar[str] = "gather_rows"
 
     def infer(self, x: TensorType, rows: TensorType) -> tuple[TensorType, ...]:
-        expect(
-            rows.rank == 1 and rows.dtype.is_integer,
-            f"gather_rows: expected i32[L] rows, got {rows}",
-        )
+        good = x.rank > 0 and not x.dtype.is_block and rows.rank == 1 and rows.dtype.is_integer
+        expect(good, f"gather_rows: expected x [T, ...] and rows i32[L], got {x} and {rows}")
         return (x.with_shape(*rows.shape, *x.shape[1:]),)
 
     def reference(self, x: Array, rows: Array) -> Array:
+        _check_index("gather_rows", rows, len(x))
         return x[rows]
