@@ -97,6 +97,15 @@ def _converted(arch: str, config: Any, name: str, array: NDArray[np.float32]) ->
     return array
 
 
+def _stored(array: NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
+    """The bytes of `array`; random ones for the K types, which the package cannot quantize to."""
+    if not kind.name.endswith("_K"):
+        return quantize(array, kind)
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    shape = (array.shape[0], array.shape[1] // elements * size)
+    return np.random.default_rng(0).integers(0, 100, shape, np.uint8)  # so that scales are finite
+
+
 def _write_model(
     path: Path,
     model: PreTrainedModel,
@@ -120,7 +129,7 @@ def _write_model(
         as_kind = gguf.GGMLQuantizationType[kind if array.ndim == 2 else "F32"]
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
-        writer.add_tensor(stored, quantize(array, as_kind), raw_dtype=as_kind)
+        writer.add_tensor(stored, _stored(array, as_kind), raw_dtype=as_kind)
     for name, array in (extra or {}).items():
         writer.add_tensor(name, array)
     writer.write_header_to_file()

@@ -94,14 +94,18 @@ def test_the_same_model_comes_back(
     np.testing.assert_allclose(logits(again), logits(model), atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"])
+KINDS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_type_keeps_its_values(
     kind: str,
     tmp_path: Path,
     tiny_model: Callable[..., PreTrainedModel],
     write_gguf: Callable[..., Path],
 ) -> None:
-    path = write_gguf(tmp_path / "tiny.gguf", tiny_model("qwen2"), "qwen2", kind)
+    model = tiny_model("qwen2", hidden_size=256, intermediate_size=256)
+    path = write_gguf(tmp_path / "tiny.gguf", model, "qwen2", kind)
     source = open_model(path).source
     stored = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
     for name, tensor_name in (
