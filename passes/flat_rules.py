@@ -320,7 +320,9 @@ def _attention(flat: Flattener, node: Node) -> None:
     flat.layers[heads, width] = layer + 1
     slots, *where = (flat.inputs[n] for n in ("slots", "query_start", "seq_lens", "page_table"))
     keys, values = flat.known[k], flat.known[v]
-    state = flat.emit(node, WriteKv(layer), flat.states[heads, width], keys, values, slots)
+    state = flat.states[heads, width]
+    write = WriteKv(layer, kv_dtype=state.type.dtype)
+    state = flat.emit(node, write, state, keys, values, slots)
     flat.states[heads, width] = state
     paged = PagedAttention(
         layer, op.scale, flat.page_size, op.window, op.softcap, has_sinks=op.has_sinks

@@ -19,7 +19,17 @@ from .eliminate_common import EliminateCommon
 from .eliminate_dead import EliminateDead
 from .flat_tokens import FlatTokens
 from .fold_constants import FoldConstants
+from .fuse_add_rmsnorm import FuseAddRmsnorm
+from .fuse_linear_epilogue import FuseLinearEpilogue
+from .fuse_rope_write_kv import FuseRopeWriteKv
 from .instruments import Instrument, PassRecord, Timing, default_instruments
+from .recognise_activations import RecogniseActivations
+from .recognise_gated_mlp import RecogniseGatedMlp
+from .recognise_layernorm import RecogniseLayernorm
+from .recognise_qkv import RecogniseQkv
+from .recognise_rmsnorm import RecogniseRmsnorm
+from .recognise_rope import RecogniseRope
+from .set_weight_dtypes import SetWeightDtypes
 from .snapshot import Snapshot
 
 
@@ -47,7 +57,37 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         Canonicalize(),
         FoldConstants(),
         EliminateCommon(),
+        # The types that the artifact stores.
+        SetWeightDtypes(options.dtype, _supported(target, options.stored)),
+        # Raise what the model spells out to the ops that kernels know.
+        RecogniseActivations(),
+        RecogniseLayernorm(),
+        RecogniseRmsnorm(),
+        RecogniseRope(),
+        *only_if(target, "gated_linear", RecogniseGatedMlp()),
+        *only_if(target, "linear", FuseLinearEpilogue(activation=False, residual=False)),
+        RecogniseQkv(),
+        Canonicalize(),
+        FoldConstants(),
+        EliminateCommon(),
+        # Fuse what the target has rows for.
+        *only_if(target, "linear", FuseLinearEpilogue()),
+        *only_if(target, "add_rmsnorm", FuseAddRmsnorm()),
+        *only_if(target, "rope_write_kv", FuseRopeWriteKv()),
+        EliminateDead(),
     )
+
+
+def only_if(target: Target, op: str, step: Pass) -> tuple[Pass, ...]:
+    """The pass if the target has a row for the op that it makes (or, for linear, its epilogues)."""
+    return (step,) if op in target.fused_ops else ()
+
+
+def _supported(
+    target: Target, stored: tuple[tuple[str, DType], ...]
+) -> tuple[tuple[str, DType], ...]:
+    """Stored types are kept to the value: one that the target cannot read becomes f32."""
+    return tuple((name, kept if target.supports(kept) else F32) for name, kept in stored)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def matmul_with_weight(graph: Graph, node: Node) -> Value | None:
     if source.kind not in ("param", "const"):
         return None
     if turned is None:
-        source = graph.emit(Transpose((1, 0)), weight, before=node)
+        source = graph.emit(Transpose((1, 0)), weight, before=graph.nodes[0])
     return graph.emit(Linear(), x, source, before=node)
 
 
