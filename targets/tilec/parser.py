@@ -36,6 +36,9 @@ def parse(text: str) -> Function:
     return link_users(_Parser(Tokens(body), locations).module())
 
 
+TERMINATORS = ("scf.yield", "scf.condition", "tt.return", "tt.reduce.return", "tt.scan.return")
+
+
 class _Parser:
     def __init__(self, tokens: Tokens, locations: dict[str, str]) -> None:
         self.t = tokens
@@ -107,6 +110,8 @@ class _Parser:
             if self.t.peek().startswith("^"):
                 raise LoweringError("ttir: expected structured control flow, got several blocks")
             block.ops.append(self.op())
+        if not block.ops or block.ops[-1].name not in TERMINATORS:
+            block.ops.append(Op("scf.yield", [], [], {}, [], ""))  # the text leaves empty ones out
         return block
 
     def op(self) -> Op:
