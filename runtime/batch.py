@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,7 @@ from ..targets.device import StepBatch
 from .request import Request
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Tokens ``start..end-1`` of a request, computed in one step."""
 
     request: Request
@@ -29,8 +29,13 @@ class Chunk:
         return cls(request, request.num_computed, end, end == request.num_tokens)
 
     @property
-    def count(self) -> int:
+    def num_tokens(self) -> int:
         return self.end - self.start
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether this is the newest token alone, as in decoding."""
+        return self.is_last and self.end - self.start == 1
 
 
 @dataclass(slots=True)
@@ -38,11 +43,12 @@ class Plan:
     """What one step computes. A plan that is not committed, as after a failed step, is harmless."""
 
     chunks: list[Chunk] = field(default_factory=list)
+    """Decoding requests first (one token each, the newest), then prefills."""
     preempted: list[Request] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
-        return sum(chunk.count for chunk in self.chunks)
+        return sum(chunk.num_tokens for chunk in self.chunks)
 
     @property
     def sampled(self) -> list[Request]:
@@ -73,46 +79,56 @@ class BatchBuffers:
 
     def fill(self, chunks: Sequence[Chunk]) -> StepBatch:
         """The step's arrays for these chunks, in their order; valid until the next call."""
-        size = self._page_size
-        pages = max(-(-chunk.end // size) for chunk in chunks)
-        table = self._table(len(chunks), pages)
-        at = rows = 0
-        for seq, chunk in enumerate(chunks):
+        seqs = len(chunks)
+        table = self._fill_table(chunks)
+        num_decoding = next((at for at, chunk in enumerate(chunks) if not chunk.is_newest), seqs)
+        self._fill_decoding(chunks[:num_decoding])
+        self._query_start[:num_decoding] = self._counting[:num_decoding]
+        at = num_decoding
+        for seq in range(num_decoding, seqs):
             self._query_start[seq] = at
-            self._seq_lens[seq] = chunk.end
-            row, used = table[seq], -(-chunk.end // size)
-            row[:used] = chunk.request.page_row[:used]
-            row[used:] = 0
-            self._fill_tokens(chunk, at)
-            at += chunk.count
-            if chunk.is_last:
-                self._logit_rows[rows] = at - 1
-                rows += 1
-        self._query_start[len(chunks)] = at
+            self._fill_prefill(chunks[seq], at)
+            at += chunks[seq].num_tokens
+        self._query_start[seqs] = at
+        self._seq_lens[:seqs] = [chunk.end for chunk in chunks]
+        wanted = [seq + 1 for seq, chunk in enumerate(chunks) if chunk.is_last]
+        self._logit_rows[: len(wanted)] = self._query_start[wanted] - 1
         return StepBatch(
             token_ids=self._token_ids[:at],
             positions=self._positions[:at],
             slots=self._slots[:at],
-            query_start=self._query_start[: len(chunks) + 1],
-            seq_lens=self._seq_lens[: len(chunks)],
+            query_start=self._query_start[: seqs + 1],
+            seq_lens=self._seq_lens[:seqs],
             page_table=table,
-            logit_rows=self._logit_rows[:rows],
+            logit_rows=self._logit_rows[: len(wanted)],
         )
 
-    def _fill_tokens(self, chunk: Chunk, at: int) -> None:
-        request, start, count = chunk.request, chunk.start, chunk.count
-        if count == 1:  # decoding: scalars are faster than arrays of one
-            self._token_ids[at] = request.tokens[start]
-            self._positions[at] = start
-            page, offset = divmod(start, self._page_size)
-            self._slots[at] = request.page_row[page] * self._page_size + offset
-            return
-        part = slice(at, at + count)
+    def _fill_decoding(self, chunks: Sequence[Chunk]) -> None:
+        """One token each, from plain numbers: much faster than an array access per request."""
+        size, count = self._page_size, len(chunks)
+        self._token_ids[:count] = [chunk.request.last_token for chunk in chunks]
+        self._positions[:count] = [chunk.start for chunk in chunks]
+        self._slots[:count] = [
+            chunk.request.pages[chunk.start // size].number * size + chunk.start % size
+            for chunk in chunks
+        ]
+
+    def _fill_prefill(self, chunk: Chunk, at: int) -> None:
+        request, part = chunk.request, slice(at, at + chunk.num_tokens)
         positions = self._positions[part]
-        np.add(self._counting[:count], start, out=positions)
-        self._token_ids[part] = request.tokens[start : start + count]
+        np.add(self._counting[: chunk.num_tokens], chunk.start, out=positions)
+        self._token_ids[part] = request.tokens[chunk.start : chunk.end]
         pages = request.page_row[positions // self._page_size]
         self._slots[part] = pages * self._page_size + positions % self._page_size
+
+    def _fill_table(self, chunks: Sequence[Chunk]) -> NDArray[np.int32]:
+        size = self._page_size
+        used = [-(-chunk.end // size) for chunk in chunks]
+        table = self._table(len(chunks), max(used))
+        table.fill(0)
+        for row, chunk, count in zip(table, chunks, used, strict=True):
+            row[:count] = chunk.request.page_row[:count]
+        return table
 
     def _table(self, seqs: int, pages: int) -> NDArray[np.int32]:
         """A contiguous [seqs, pages] view; the buffer doubles when contexts outgrow it."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,7 @@ from .tokenizer import GenerationConfig, Tokenizer
 Ids = Sequence[int] | NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """What one step adds to one request. ``finish_reason`` marks its last output."""
 
     request_id: str

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..errors import DeviceError, SglkError
 from ..targets.artifact import Artifact
 from ..targets.device import Device, Executable
+from ..targets.registry import open_device
 from .admission import Limits
 from .batch import BatchBuffers, Plan
 
@@ -76,8 +77,6 @@ def context_length(artifact: Artifact, options: LoadOptions) -> int:
 
 def open_executable(artifact: Artifact, device: str | None, options: LoadOptions) -> Executable:
     """Bind an artifact to its device with as many pages as the budget gives."""
-    from ..targets.registry import open_device
-
     target = cast(dict[str, Any], artifact.manifest["target"])
     opened = open_device(device or str(target["name"]))
     return opened.load(

@@ -52,6 +52,10 @@ class KVCache:
         request.add_pages([*cached, *fresh])
         return True
 
+    def needs_page(self, request: Request) -> bool:
+        """Whether the newest token of a running request has no slot yet."""
+        return request.num_tokens > len(request.pages) * self.page_size
+
     def grow(self, request: Request) -> bool:
         """Make sure that the next token of a running request has a slot; False: no page is left."""
         missing = self.pages_for(request.num_tokens) - len(request.pages)

@@ -143,9 +143,9 @@ class Request:
     """
 
     __slots__ = (
-        "_keys", "_tokens", "finish_reason", "id", "max_total", "namespace", "node", "num_cached",
-        "num_computed", "num_preemptions", "num_prompt", "num_published", "num_tokens", "page_row",
-        "pages", "status", "stop_ids",
+        "_keys", "_tokens", "finish_reason", "id", "last_token", "max_total", "namespace", "node",
+        "num_cached", "num_computed", "num_preemptions", "num_prompt", "num_published",
+        "num_tokens", "page_row", "pages", "status", "stop_ids",
     )  # fmt: skip
 
     def __init__(
@@ -159,6 +159,7 @@ class Request:
         self.id = id
         self._tokens = np.array(prompt, dtype=np.int32)
         self.num_prompt = self.num_tokens = len(self._tokens)
+        self.last_token = int(self._tokens[-1]) if self.num_prompt else -1
         self.max_total = self.num_prompt + max_new
         self.stop_ids = frozenset(stop_ids)
         self.namespace = namespace
@@ -190,6 +191,7 @@ class Request:
             grown[: self.num_tokens] = self._tokens
             self._tokens = grown
         self._tokens[self.num_tokens] = token
+        self.last_token = token
         self.num_tokens += 1
 
     def add_pages(self, pages: Sequence[Page]) -> None:

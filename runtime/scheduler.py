@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import RequestError
 from .admission import Limits, can_admit, check_admissible
@@ -26,8 +27,7 @@ from .preemption import make_room
 from .request import FinishReason, Request, Status
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A request got a token; ``finish_reason`` is set when that was its last."""
 
     request: Request
@@ -76,15 +76,20 @@ class Scheduler:
     def schedule(self) -> Plan:
         """Plan the next step; empty only when there is no work."""
         plan = Plan()
-        counts = self._share_budget()
-        for request in list(self.running.values()):
-            if request.status is Status.RUNNING:
-                self._queue_again(make_room(request, self.running, self.kv), plan)
-        for request in self.running.values():
-            if count := counts.get(request.id):
-                plan.chunks.append(Chunk.next(request, count))
+        self._find_pages(plan)
+        prefills = [request for request in self.running.values() if request.num_remaining > 1]
+        plan.chunks = [
+            Chunk.next(request, 1)
+            for request in self.running.values()
+            if request.num_remaining == 1
+        ]
+        budget = self.limits.max_step_tokens - len(plan.chunks)
+        for request in prefills:
+            if budget:
+                plan.chunks.append(Chunk.next(request, min(request.num_remaining, budget)))
+                budget -= plan.chunks[-1].num_tokens
         if not plan.preempted:
-            self._admit(plan, self.limits.max_step_tokens - sum(counts.values()))
+            self._admit(plan, budget)
         return plan
 
     def commit(self, plan: Plan, sampled: Sequence[int]) -> list[Event]:
@@ -139,17 +144,12 @@ class Scheduler:
         if any(request.pages or request.node for request in self.waiting.values()):
             raise AssertionError("scheduler: a waiting request holds pages or locks")
 
-    def _share_budget(self) -> dict[str, int]:
-        """Tokens per running request: one for each that decodes, the rest to old prefills first."""
-        counts = {r.id: 1 for r in self.running.values() if r.num_remaining == 1}
-        budget = self.limits.max_step_tokens - len(counts)
-        if len(counts) == len(self.running):
-            return counts
-        for request in self.running.values():
-            if request.id not in counts and budget:
-                counts[request.id] = min(request.num_remaining, budget)
-                budget -= counts[request.id]
-        return counts
+    def _find_pages(self, plan: Plan) -> None:
+        """A slot for each running request's newest token, oldest first; who finds none waits."""
+        short = [request for request in self.running.values() if self.kv.needs_page(request)]
+        for request in short:
+            if request.status is Status.RUNNING:
+                self._queue_again(make_room(request, self.running, self.kv), plan)
 
     def _queue_again(self, victims: list[Request], plan: Plan) -> None:
         """Put preempted requests back at the head: they are older than anything that waits."""
@@ -171,9 +171,8 @@ class Scheduler:
                 request.num_cached = request.num_computed
                 self._prompt_tokens += request.num_prompt
                 self._cached_tokens += request.num_cached
-            count = min(request.num_remaining, budget)
-            budget -= count
-            plan.chunks.append(Chunk.next(request, count))
+            plan.chunks.append(Chunk.next(request, min(request.num_remaining, budget)))
+            budget -= plan.chunks[-1].num_tokens
 
     def _advance(self, request: Request, token: int) -> Event:
         request.append(token)

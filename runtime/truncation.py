@@ -14,7 +14,8 @@ from .request import SamplingParams
 Floats = NDArray[np.float32]
 Ids = NDArray[np.intp]
 _BLOCK = 64
-_FIRST_GUESS = 64
+_GUESSES = (64, 512)
+"""Sizes of a nucleus to try before sorting everything; answers of a model that knows are small."""
 
 
 def choose(row: Floats, params: SamplingParams, uniform: float) -> int:
@@ -43,12 +44,13 @@ def _floor(row: Floats, count: int) -> float:
     """A value that at least ``count`` entries reach, and few more.
 
     Each of the ``count`` best blocks holds an entry as large as the worst of their maxima: cheaper
-    than a partition of the whole row while there are enough blocks.
+    than a partition of the whole row while there are enough blocks. A block is every n-th entry,
+    so that the maxima are taken over whole vectors.
     """
     blocks = len(row) // _BLOCK
     if count > blocks:
         return float(np.partition(row, len(row) - count)[len(row) - count])
-    maxima = row[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+    maxima = row[: blocks * _BLOCK].reshape(_BLOCK, blocks).max(axis=0)
     return float(np.partition(maxima, blocks - count)[blocks - count])
 
 
@@ -58,15 +60,22 @@ def _nucleus(row: Floats, ids: Ids | None, top_p: float) -> Ids:
         weights = np.exp(row[ids].astype(np.float64))
         return ids[: _reach(weights, top_p * weights.sum())]
     goal = top_p * float(np.exp(row).sum(dtype=np.float64))
-    count = _FIRST_GUESS
-    while count < len(row):
-        ids = top_ids(row, count)
-        weights = np.exp(row[ids].astype(np.float64))
-        if weights.sum() >= goal:
-            return ids[: _reach(weights, goal)]
-        count *= 8
-    ids = np.argsort(-row, kind="stable")
-    return ids[: _reach(np.exp(row[ids].astype(np.float64)), goal)]
+    for count in _GUESSES:
+        if count < len(row):
+            ids = top_ids(row, count)
+            weights = np.exp(row[ids].astype(np.float64))
+            if weights.sum() >= goal:
+                return ids[: _reach(weights, goal)]
+    return _nucleus_of_flat(row, goal)
+
+
+def _nucleus_of_flat(row: Floats, goal: float) -> Ids:
+    """The same set where it is large: sorting values is much cheaper than sorting ids."""
+    values = np.sort(row)[::-1]
+    count = min(_reach(np.exp(values.astype(np.float64)), goal), len(row))
+    cut = values[count - 1]
+    above = np.flatnonzero(row > cut)
+    return np.concatenate([above, np.flatnonzero(row == cut)[: count - len(above)]])
 
 
 def _reach(weights: NDArray[np.float64], goal: float) -> int:

@@ -209,7 +209,7 @@ def test_logits_that_are_no_numbers_are_the_devices_fault(bad: float) -> None:
     logits = rows(2, 40)
     logits[1, 17] = bad
     states = [RowState(SamplingParams(), [0])] * 2
-    with pytest.raises(DeviceError, match="expected finite logits, got (nan|inf) in row 1"):
+    with pytest.raises(DeviceError, match=r"expected finite logits, got (nan|inf) in row 1"):
         sample(logits, states)
 
 

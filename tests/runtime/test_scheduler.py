@@ -28,7 +28,7 @@ def test_prefill_chunks_share_steps_with_decoding(fake: SimpleNamespace) -> None
     sizes = []
     for _ in range(3):
         plan = bench.scheduler.schedule()
-        sizes.append({chunk.request.id: chunk.count for chunk in plan.chunks})
+        sizes.append({chunk.request.id: chunk.num_tokens for chunk in plan.chunks})
         bench.step()
     assert sizes == [{"short": 1, "long": 15}, {"short": 1, "long": 15}, {"short": 1, "long": 10}]
     assert len(bench.answers["short"]) == 4 and len(bench.answers["long"]) == 1

@@ -160,7 +160,7 @@ def test_serving_equals_the_naive_model(fake: SimpleNamespace) -> None:
 def test_same_tokens_alone_together_cold_and_warm(
     fake: SimpleNamespace, batch: list[tuple[list[int], int]], chunk: int, size: int, spare: int
 ) -> None:
-    """Every chunk and page size; few pages, so that preemption happens; then again on a warm cache."""
+    """Every chunk and page size; few pages force preemption; then again on a warm cache."""
     longest = max(len(prompt) + new for prompt, new in batch)
     bench = fake.Bench(
         Limits(

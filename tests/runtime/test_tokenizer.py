@@ -52,9 +52,7 @@ def test_what_is_no_prompt_is_refused(
 
 
 @pytest.mark.parametrize("letters", ["x", "hello world ", "好"])
-def test_ten_megabytes_are_refused_at_once(
-    byte_level: tokenizers.Tokenizer, letters: str
-) -> None:
+def test_ten_megabytes_are_refused_at_once(byte_level: tokenizers.Tokenizer, letters: str) -> None:
     text = letters * (10_000_000 // len(letters))
     start = time.perf_counter()
     with pytest.raises(RequestError, match="fits the context of 2000 tokens, got"):
@@ -84,5 +82,5 @@ def test_a_broken_generation_config_is_refused(data: bytes, message: str) -> Non
 
 
 def test_a_broken_tokenizer_is_refused() -> None:
-    with pytest.raises(ArtifactError, match="tokenizer.json: expected a tokenizer"):
+    with pytest.raises(ArtifactError, match=r"tokenizer.json: expected a tokenizer"):
         Tokenizer.parse(b"{}", GenerationConfig())
