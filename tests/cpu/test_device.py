@@ -123,6 +123,15 @@ def test_step_refuses_wrong_types_and_sizes(executable: CpuExecutable) -> None:
         executable.step(_batch(**tokens))
 
 
+def test_what_was_chosen_is_told(toy: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "sglk"), toy.load(_step_program(toy)) as executable:
+        executable.step(_batch())
+        sizes = executable.memory_bytes()
+    assert executable.isa == "generic"
+    assert sizes == {"weights": 0, "states": 1024, "arena": 0, "outputs": 4096}
+    assert "generic, 2 threads, weights 0.0 MiB" in caplog.text
+
+
 def test_kv_bytes_per_page(toy: Any) -> None:
     with Artifact.open(toy.write(_step_program(toy))) as artifact:
         assert CpuDevice().kv_bytes_per_page(artifact) == 4 * 8 * 4

@@ -226,7 +226,8 @@ def test_profile_names_every_call(toy: Any, num_threads: int) -> None:
         np.testing.assert_array_equal(y, _expected(x))
         times = executable.profile("forward")
     assert [time.kernel for time in times] == ["add", "sum", "divide"]
-    assert all(time.nanoseconds > 0 and time.bucket == 0 for time in times)
+    assert all(time.nanoseconds >= 0 and time.bucket == 0 for time in times)
+    assert sum(time.nanoseconds for time in times) > 0
 
 
 def test_rounding_mode_of_the_caller_does_not_leak_in(toy: Any, tmp_path: Path) -> None:

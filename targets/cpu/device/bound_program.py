@@ -103,6 +103,11 @@ class BoundProgram:
         self._bases[base] = address
         self._sizes[base] = size
 
+    @property
+    def output_bytes(self) -> int:
+        """Memory that the outputs hold."""
+        return sum(memory.num_bytes for memory in self._memories.values())
+
     def bind(self, border: Border, array: Array) -> None:
         """Let the kernels read `array`, whose type and layout are checked, not its shape."""
         if array.dtype != border.dtype or not array.flags.c_contiguous:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from typing import cast
 
@@ -14,6 +15,7 @@ from .library import Library
 from .threads import choose_num_threads
 
 MAX_PAGES = 2**31 - 1
+_log = logging.getLogger(__name__)
 
 
 class CpuDevice:
@@ -33,7 +35,9 @@ class CpuDevice:
         _check_target(artifact)
         artifact.prefetch()
         threads = choose_num_threads(num_threads)
-        library = _load_library(artifact, this_machine())
+        variant = choose_variant(artifact, this_machine())
+        member = str(variant["library"])
+        library = Library(f"{artifact.path}: {member}", artifact.view(member))
         with contextlib.ExitStack() as undo:
             undo.callback(library.close)
             executable = CpuExecutable(
@@ -42,8 +46,11 @@ class CpuDevice:
                 num_pages=num_pages,
                 max_tokens=max_tokens,
                 num_threads=threads,
+                isa=str(variant["isa"]),
             )
             undo.pop_all()
+        sizes = ", ".join(f"{k} {v / 2**20:.1f} MiB" for k, v in executable.memory_bytes().items())
+        _log.info("%s: %s, %d threads, %s", artifact.path, executable.isa, threads, sizes)
         return executable
 
     def kv_bytes_per_page(self, artifact: Artifact) -> int:
@@ -90,8 +97,3 @@ def choose_variant(artifact: Artifact, machine: Machine) -> dict[str, object]:
         f"{artifact.path}: expected code for this machine, {machine.name} with {machine.best},"
         f" got only {inside} (compile with --cpu-isa {machine.best})"
     )
-
-
-def _load_library(artifact: Artifact, machine: Machine) -> Library:
-    member = str(choose_variant(artifact, machine)["library"])
-    return Library(f"{artifact.path}: {member}", artifact.view(member))

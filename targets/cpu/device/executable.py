@@ -35,7 +35,9 @@ class CpuExecutable:
         num_pages: int,
         max_tokens: int,
         num_threads: int,
+        isa: str = "",
     ) -> None:
+        self.isa = isa
         self.num_pages = num_pages
         self.max_tokens = max_tokens
         self.num_threads = num_threads
@@ -47,7 +49,7 @@ class CpuExecutable:
         self._release = weakref.finalize(self, library.close)
         self._arena = Memory("intermediate results")
         programs = [artifact.program(entry) for entry in artifact.entries]
-        regions = _weights(artifact, programs) | self._states(programs)
+        self._regions = regions = _weights(artifact, programs) | self._states(programs)
         for program in programs:
             bound = BoundProgram(program, library, self._arena, regions, num_pages)
             self._programs[program.entry] = bound
@@ -70,6 +72,7 @@ class CpuExecutable:
     def close(self) -> None:
         """Give memory and threads back; safe to call twice."""
         self._programs = {}
+        self._regions = {}
         self._arena = Memory("intermediate results")
         self._release()
 
@@ -88,6 +91,16 @@ class CpuExecutable:
     def run(self, entry: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run an entry that is no decoder step on arrays by name; returns its outputs by name."""
         return self._program(entry).run_named(self._pool, inputs)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Address space by purpose: weights in the file, states, arena and outputs."""
+        regions = self._regions.items()
+        return {
+            "weights": sum(region.nbytes for (kind, _), region in regions if kind == "weight"),
+            "states": sum(region.nbytes for (kind, _), region in regions if kind == "state"),
+            "arena": self._arena.num_bytes,
+            "outputs": sum(program.output_bytes for program in self._programs.values()),
+        }
 
     def start_profile(self) -> None:
         """Time every call from now on; costs two clock reads and a barrier per call."""
@@ -113,7 +126,7 @@ class CpuExecutable:
                 size = state_bytes(state.bytes, self.num_pages)
                 if sizes.setdefault(state.name, size) != size:
                     raise ArtifactError(f"cpu: state {state.name} has two sizes in the programs")
-        return {("state", n): Memory(f"state {n}", size).array for n, size in sizes.items()}
+        return {("state", n): Memory(f"state {n}", size).array[:size] for n, size in sizes.items()}
 
     def _reserve_arena(self, programs: list[Program], context_length: int) -> None:
         """Size the arena for the largest usual step, so that serving rarely maps memory anew."""

@@ -50,6 +50,12 @@ struct Work {  // one resolved call
   int32_t grid[4];
 };
 
+struct Stage {  // a call that threads share, or a run of calls for one thread
+  const Work* work;
+  int64_t num_calls;
+  bool is_split;
+};
+
 struct Plan {
   int64_t *code, words, *kernels;
   int64_t num_symbols, num_exprs, num_bases, num_kernels, num_buckets, bucket_symbol, arena;
@@ -59,6 +65,9 @@ struct Plan {
   // Resolved for the last step; kept while symbols and memory stay the same.
   int64_t *values, *slots, *last_symbols, *last_bases, *last_sizes, last_bucket;
   Work* work;
+  Stage* stages;
+  int64_t num_stages;
+  bool is_timed;
 };
 
 struct Reader {
@@ -190,6 +199,7 @@ bool read_plan(Plan& plan, Text text) {
   plan.values = allocate<int64_t>(in, plan.num_exprs);
   plan.slots = allocate<int64_t>(in, plan.max_slots);
   plan.work = allocate<Work>(in, plan.max_calls);
+  plan.stages = allocate<Stage>(in, plan.max_calls);
   plan.last_symbols = allocate<int64_t>(in, plan.num_symbols);
   plan.last_bases = allocate<int64_t>(in, plan.num_bases);
   plan.last_sizes = allocate<int64_t>(in, plan.num_bases);
@@ -205,7 +215,7 @@ void free_plan(Plan* plan) {
   }
   void* parts[] = {plan->code,  plan->kernels, plan->exprs,        plan->buckets,
                    plan->values, plan->slots,  plan->work,         plan->last_symbols,
-                   plan->last_bases, plan->last_sizes};
+                   plan->last_bases, plan->last_sizes, plan->stages};
   for (void* part : parts) free(part);
   free(plan);
 }

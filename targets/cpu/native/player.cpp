@@ -10,7 +10,7 @@ void sglk_pool_destroy(void* handle) {
   if (!pool) return;
   // After a fork the workers exist in the parent only: there is nothing to stop or to wait for.
   if (pool->threads && pool->owner == getpid()) {
-    pool->stop = true;
+    __atomic_store_n(&pool->stop, true, __ATOMIC_RELAXED);
     start_step(*pool);
     for (int64_t i = 1; i < pool->num_threads; i++) pthread_join(pool->threads[i].handle, nullptr);
   }
@@ -78,7 +78,7 @@ int64_t sglk_plan_run(void* pool_handle, void* plan_handle, sglk_step* step) {
     return fail(text, "a step is running already (one thread at a time)"), SGLK_REFUSED;
   int64_t result = resolve(plan, *step);
   if (result == SGLK_OK)
-    run_step(pool, plan.work, plan.buckets[step->bucket].num_calls, step->nanoseconds);
+    run_step(pool, plan.stages, plan.num_stages, step->nanoseconds);
   __atomic_clear(&pool.busy, __ATOMIC_RELEASE);
   return result;
 }

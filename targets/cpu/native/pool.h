@@ -1,9 +1,17 @@
-// A pool of threads that run the calls of a step together.
+// A pool of threads that run the stages of a step together.
 //
-// Each call's grid is split into one contiguous share per thread, the same for the same grid. A
-// thread starts a call once every other thread has finished the calls before it; each thread says
-// how far it is in a cache line of its own, so a barrier costs one line transfer and no lock. Call
-// numbers count on over steps: nothing is reset between steps.
+// A stage is one call whose grid is split into one contiguous share per thread, the same for the
+// same grid, or a run of calls with at most one program each, all of it in share 0. A share is
+// claimed before it runs, by its own thread as a rule; when that thread is late (asleep, or the
+// system has given its core away) another one that has nothing to do claims it instead, so nobody
+// waits for a thread that has not begun. Who runs a share changes no result.
+//
+// A stage starts once all shares of the stage before are done. Each share says how far it is in a
+// cache line of its own, so a barrier costs one line transfer and no lock. Stage numbers ("levels")
+// count on over steps: nothing is reset between steps.
+//
+// Plan and pool fields are read only by the holder of a claim: the step cannot end before it is
+// done, so they stay as they are until then.
 //
 // Waiting: within a step threads spin and then yield the core; between steps workers spin for about
 // a millisecond and then sleep in the kernel, so an idle process burns nothing.
@@ -22,6 +30,7 @@ namespace {
 
 const int64_t MAX_THREADS = 1024;
 const int64_t CACHE_LINE = 64;
+const int SPINS_BEFORE_HELP = 64;    // about 3 microseconds: the other thread is not just behind
 const int SPINS_BEFORE_YIELD = 512;  // about 20 microseconds; on a busy machine the other thread
                                      // may need this very core to get on
 const int64_t IDLE_NANOSECONDS = 1000 * 1000;  // a decode step follows the last one within this
@@ -29,21 +38,24 @@ const size_t STACK_BYTES = size_t(2) << 20;    // kernels keep up to 256 KiB of 
 
 struct Pool;
 
+// Each field that threads watch has two cache lines: the hardware fetches lines in pairs.
 struct Thread {
-  int64_t done;  // calls finished since the pool was made
+  int64_t done;  // levels of this thread's share that are finished
+  char padding1[2 * CACHE_LINE - sizeof(int64_t)];
+  int64_t claimed;  // levels that somebody has begun; at most one more than done
   Pool* pool;
   int64_t index;
   pthread_t handle;
-  // Two cache lines each, because the hardware fetches lines in pairs.
-  char padding[2 * CACHE_LINE - 3 * sizeof(int64_t) - sizeof(pthread_t)];
+  char padding2[2 * CACHE_LINE - 3 * sizeof(int64_t) - sizeof(pthread_t)];
 };
 
 struct Pool {
   uint32_t epoch;  // grows with each step; workers sleep on it
   uint32_t sleepers;
-  char padding[2 * CACHE_LINE - 2 * sizeof(uint32_t)];
-  const Work* work;
-  int64_t num_calls, first_call;
+  int64_t end;  // level after the last one of the step; publishes what follows
+  char padding[2 * CACHE_LINE - 2 * sizeof(uint32_t) - sizeof(int64_t)];
+  const Stage* stages;
+  int64_t first_level;
   bool stop;
   char busy;
   pid_t owner;
@@ -92,57 +104,81 @@ void restore_rounding(uint64_t before) {
 #endif
 }
 
-void wait_for_others(const Pool& pool, int64_t self, int64_t calls) {
-  for (int64_t other = 0; other < pool.num_threads; other++) {
-    if (other == self) continue;
-    const int64_t* done = &pool.threads[other].done;
-    for (int spins = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) < calls; spins++) {
-      if (spins < SPINS_BEFORE_YIELD)
-        relax();
-      else
-        sched_yield();
-    }
-  }
-}
-
-void finish_call(Pool& pool, int64_t self, int64_t calls) {
-  __atomic_store_n(&pool.threads[self].done, calls, __ATOMIC_RELEASE);
-}
-
-void run_share(const Work& work, int64_t self, int64_t threads) {
-  // One program has nothing to split: thread 0 runs it, the others pass by without waiting.
-  int64_t each = work.total / threads, rest = work.total % threads;
-  int64_t begin = self * each + (self < rest ? self : rest);
-  int64_t end = begin + each + (self < rest ? 1 : 0);
+void run_slice(const Work& work, int64_t share, int64_t shares) {
+  int64_t each = work.total / shares, rest = work.total % shares;
+  int64_t begin = share * each + (share < rest ? share : rest);
+  int64_t end = begin + each + (share < rest ? 1 : 0);
   if (begin < end) work.kernel(work.args, work.grid, begin, end);
 }
 
-bool has_share(const Work& work, int64_t self, int64_t threads) {
-  return work.total >= threads || self < work.total;
+void run_share(const Stage& stage, int64_t share, int64_t shares) {
+  if (stage.is_split)
+    run_slice(*stage.work, share, shares);
+  else if (share == 0)
+    for (int64_t i = 0; i < stage.num_calls; i++) run_slice(stage.work[i], 0, 1);
 }
 
-void run_calls(Pool& pool, int64_t self) {
-  int64_t first = pool.first_call, count = pool.num_calls, threads = pool.num_threads;
-  const Work* work = pool.work;
-  for (int64_t i = 0; i < count; i++) {
-    if (has_share(work[i], self, threads)) {
-      wait_for_others(pool, self, first + i);
-      run_share(work[i], self, threads);
-    }
-    finish_call(pool, self, first + i + 1);
+int64_t lowest_done(const Pool& pool) {
+  int64_t lowest = INT64_MAX;
+  for (int64_t i = 0; i < pool.num_threads; i++) {
+    int64_t done = __atomic_load_n(&pool.threads[i].done, __ATOMIC_ACQUIRE);
+    if (done < lowest) lowest = done;
   }
+  return lowest;
 }
 
-// As run_calls on the caller's thread, with a clock around each call: from when every thread may
-// start it until every thread has finished it.
-void run_calls_timed(Pool& pool, int64_t* nanoseconds) {
-  const int64_t first = pool.first_call, count = pool.num_calls, threads = pool.num_threads;
-  for (int64_t i = 0; i < count; i++) {
-    int64_t start = now();
-    run_share(pool.work[i], 0, threads);
-    finish_call(pool, 0, first + i + 1);
-    wait_for_others(pool, 0, first + i + 1);
-    nanoseconds[i] += now() - start;
+// Runs a share of the level unless somebody has begun it.
+bool run_unclaimed(Pool& pool, int64_t share, int64_t level) {
+  Thread& owner = pool.threads[share];
+  int64_t expected = level;
+  if (__atomic_load_n(&owner.claimed, __ATOMIC_RELAXED) != level ||
+      !__atomic_compare_exchange_n(&owner.claimed, &expected, level + 1, false, __ATOMIC_ACQUIRE,
+                                   __ATOMIC_RELAXED))
+    return false;
+  run_share(pool.stages[level - pool.first_level], share, pool.num_threads);
+  __atomic_store_n(&owner.done, level + 1, __ATOMIC_RELEASE);
+  return true;
+}
+
+bool help(Pool& pool, int64_t self, int64_t level) {
+  for (int64_t i = 1; i < pool.num_threads; i++)
+    if (run_unclaimed(pool, (self + i) % pool.num_threads, level)) return true;
+  return false;
+}
+
+struct Stopwatch {
+  int64_t* nanoseconds;  // null: off
+  int64_t level, first_level, since;
+
+  // Gives the time since the last level began to that level.
+  void advance(int64_t lowest) {
+    if (!nanoseconds || lowest <= level) return;
+    int64_t time = now();
+    nanoseconds[level - first_level] += time - since;
+    level = lowest;
+    since = time;
+  }
+};
+
+// Until the step is done. A thread that had to help once helps at once at the next level: the late
+// thread is probably still away.
+void run_levels(Pool& pool, int64_t self, Stopwatch stopwatch) {
+  bool has_helped = false;
+  for (int spins = 0;;) {
+    int64_t end = __atomic_load_n(&pool.end, __ATOMIC_ACQUIRE), level = lowest_done(pool);
+    stopwatch.advance(level);
+    if (level >= end) return;
+    if (run_unclaimed(pool, self, level)) {
+      spins = has_helped ? SPINS_BEFORE_HELP : 0;
+      has_helped = false;
+    } else if (spins >= SPINS_BEFORE_HELP && help(pool, self, level)) {
+      has_helped = true;
+    } else if (spins < SPINS_BEFORE_YIELD) {
+      spins += 1;
+      relax();
+    } else {
+      sched_yield();
+    }
   }
 }
 
@@ -177,23 +213,20 @@ void* worker(void* argument) {
   use_default_rounding();
   for (uint32_t seen = 0;;) {
     seen = wait_for_step(pool, seen);
-    if (pool.stop) return nullptr;
-    run_calls(pool, self.index);
+    if (__atomic_load_n(&pool.stop, __ATOMIC_RELAXED)) return nullptr;
+    run_levels(pool, self.index, Stopwatch{});
   }
 }
 
-void run_step(Pool& pool, const Work* work, int64_t num_calls, int64_t* nanoseconds) {
-  pool.work = work;
-  pool.num_calls = num_calls;
+void run_step(Pool& pool, const Stage* stages, int64_t num_stages, int64_t* nanoseconds) {
+  int64_t first = pool.end;
+  pool.stages = stages;
+  pool.first_level = first;
+  __atomic_store_n(&pool.end, first + num_stages, __ATOMIC_RELEASE);
   uint64_t rounding = use_default_rounding();
   if (pool.num_threads > 1) start_step(pool);
-  if (nanoseconds)
-    run_calls_timed(pool, nanoseconds);
-  else
-    run_calls(pool, 0);
-  wait_for_others(pool, 0, pool.first_call + num_calls);
+  run_levels(pool, 0, Stopwatch{nanoseconds, first, first, nanoseconds ? now() : 0});
   restore_rounding(rounding);
-  pool.first_call += num_calls;
 }
 
 // Thread 0 is whoever calls; the others are started here. False when the system gives no thread.

@@ -120,9 +120,23 @@ bool resolve_call(Plan& plan, const Call& call, int64_t index, const sglk_step& 
   return true;
 }
 
+// Calls with nothing to split follow each other on one thread without a barrier; when calls are
+// timed, each one is a stage of its own.
+void build_stages(Plan& plan, int64_t num_calls) {
+  plan.num_stages = 0;
+  for (int64_t i = 0; i < num_calls; i++) {
+    bool is_split = plan.work[i].total > 1;
+    Stage* last = plan.num_stages ? &plan.stages[plan.num_stages - 1] : nullptr;
+    if (last && !last->is_split && !is_split && !plan.is_timed)
+      last->num_calls += 1;
+    else
+      plan.stages[plan.num_stages++] = {&plan.work[i], 1, is_split};
+  }
+}
+
 bool is_as_before(const Plan& plan, const sglk_step& step, int64_t bucket) {
   size_t bases = size_t(plan.num_bases) * sizeof(int64_t);
-  return plan.last_bucket == bucket &&
+  return plan.last_bucket == bucket && plan.is_timed == (step.nanoseconds != nullptr) &&
          !memcmp(plan.last_symbols, step.symbols, size_t(plan.num_symbols) * sizeof(int64_t)) &&
          !memcmp(plan.last_bases, step.bases, bases) && !memcmp(plan.last_sizes, step.sizes, bases);
 }
@@ -151,6 +165,8 @@ int64_t resolve(Plan& plan, sglk_step& step) {
   if (!check_extents(plan, bucket, step, text)) return SGLK_REFUSED;
   for (int64_t i = 0; i < bucket.num_calls; i++)
     if (!resolve_call(plan, bucket.calls[i], i, step, text)) return SGLK_REFUSED;
+  plan.is_timed = step.nanoseconds != nullptr;
+  build_stages(plan, bucket.num_calls);
   remember(plan, step, step.bucket);
   return SGLK_OK;
 }
