@@ -101,8 +101,8 @@ class _Tables:
 def _integers(value: Value) -> Value | None:
     """The integers, one per token, that ``value`` is a reshaped float copy of."""
     while value.producer is not None and isinstance(value.producer.op, Cast | Reshape):
-        if value.type.dtype.is_integer:
-            break
+        if value.type.dtype.is_integer and not isinstance(value.producer.op, Reshape):
+            break  # a cast from another integer type, which may not hold every value
         value = value.producer.inputs[0]
     tokens_only = all(d == 1 for d in value.type.shape[1:])
     return value if value.type.dtype.is_integer and tokens_only else None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from sglk.ir.dim import Dim, dim
 from sglk.ir.dtype import BF16, F32, I32, Q4_1, Q8_0
 from sglk.ir.graph import Graph, Value
+from sglk.ir.interpret import interpret
 from sglk.ir.op import Op
 from sglk.ir.ops.attention import Attention
 from sglk.ir.ops.elementwise import Add, Cast, Cos, Mul, Neg, Pow, Rsqrt, Silu, Sin
@@ -19,11 +20,13 @@ from sglk.ir.ops.reduce import Mean
 from sglk.ir.ops.shape import Concat, Reshape, Slice, Transpose
 from sglk.ir.ops.sparse import Embedding
 from sglk.ir.parser import parse_graph
+from sglk.ir.rewrite import clone
 from sglk.ir.target import MemoryLevel, Target, Unit
-from sglk.ir.testing import assert_same_numbers
+from sglk.ir.testing import assert_close, assert_same_numbers, random_array
 from sglk.ir.types import TensorType
 from sglk.ir.verify import verify
 from sglk.passes.opt import parse_pipeline
+from sglk.passes.pipeline import run_pipeline
 
 T = dim("tokens")
 
@@ -187,3 +190,113 @@ def normal(text: str) -> str:
 def normal_fixture() -> Callable[[str], str]:
     """Graph text with names of computed values replaced by their order."""
     return normal
+
+
+PAGE = 4
+LENGTHS = (9, 1, 6)
+STEPS: tuple[dict[int, int], ...] = (
+    {0: 5},  # one chunk of a long prompt
+    {0: 3, 2: 4},  # its next chunk beside another prompt
+    {1: 1, 2: 1, 0: 1},  # single tokens of all, in another order
+    {2: 1},
+)
+"""Each step: sequence -> tokens of it that the step computes."""
+
+
+@pytest.fixture
+def same_on_batches() -> Callable[[Graph, str], None]:
+    """Compares a captured graph, run on each request alone, with its step form after the passes.
+
+    The step form computes mixed batches over a paged state: chunked prefill, single tokens of all
+    sequences in another order, padded rows.
+    """
+    return assert_mixed_batches_equal_single_runs
+
+
+def assert_mixed_batches_equal_single_runs(captured: Graph, pipeline: str) -> None:
+    rng = np.random.default_rng(0)
+    params = {v.name: random_array(v.type, rng, {}) for v in captured.params}
+    prompts = [rng.integers(0, 5, n).astype(np.int32) for n in LENGTHS]
+    alone = [run_alone(captured, ids, params) for ids in prompts]
+    step = clone(captured)
+    run_pipeline(step, parse_pipeline(pipeline), ())
+    verify(step)
+    paged = PagedRun(step, params, rng)
+    for batch in STEPS:
+        for seq, position, logits in paged.step(prompts, batch):
+            assert_close(logits, alone[seq][position], 1e-5, f"sequence {seq} at {position}")
+    assert paged.done == list(LENGTHS)
+
+
+def run_alone(captured: Graph, ids: np.ndarray, params: dict[str, np.ndarray]) -> np.ndarray:
+    inputs = {"token_ids": ids[None], "position_ids": np.arange(len(ids), dtype=np.int32)[None]}
+    (logits,) = interpret(clone(captured, {"tokens": len(ids)}), inputs, params)
+    return np.asarray(logits[0])
+
+
+class PagedRun:
+    """The step graph over a KV state that lives on between steps, on scattered pages."""
+
+    PADDING = 2
+
+    def __init__(
+        self, graph: Graph, params: dict[str, np.ndarray], rng: np.random.Generator
+    ) -> None:
+        self.graph, self.params = graph, params
+        self.done = [0] * len(LENGTHS)
+        columns = -(-max(LENGTHS) // PAGE)
+        pages = 1 + rng.permutation(len(LENGTHS) * columns)
+        self.table = pages.reshape(len(LENGTHS), columns).astype(np.int32)
+        self.slots = (len(LENGTHS) * columns + 1) * PAGE
+        sizes = {"kv_slots": self.slots}
+        self.states = {v.name: random_array(v.type, rng, sizes) for v in graph.states}
+
+    def step(
+        self, prompts: Sequence[np.ndarray], batch: dict[int, int]
+    ) -> list[tuple[int, int, np.ndarray]]:
+        """Logits of every token of the step, as (sequence, position, logits)."""
+        rows = [(s, self.done[s] + i) for s, n in batch.items() for i in range(n)]
+        for s, n in batch.items():
+            self.done[s] += n
+        logits, *states = interpret(
+            self._sized(len(rows), batch), self._inputs(prompts, batch, rows), self.params
+        )
+        self.states = dict(zip(self.states, states, strict=True))
+        return [(s, p, logits[i]) for i, (s, p) in enumerate(rows)]
+
+    def _sized(self, rows: int, batch: dict[int, int]) -> Graph:
+        sizes = {
+            "tokens": rows + self.PADDING,
+            "rows": rows,
+            "seqs": len(batch),
+            "pages": self.table.shape[1],
+            "kv_slots": self.slots,
+        }
+        graph = clone(self.graph, sizes)
+        graph.outputs = [*graph.outputs, *(last_version(v) for v in graph.states)]
+        return graph
+
+    def _inputs(
+        self, prompts: Sequence[np.ndarray], batch: dict[int, int], rows: list[tuple[int, int]]
+    ) -> dict[str, np.ndarray]:
+        pad = [0] * self.PADDING
+        slots = [self.table[s][p // PAGE] * PAGE + p % PAGE for s, p in rows]
+        arrays = {
+            "token_ids": [*(prompts[s][p] for s, p in rows), *pad],
+            "positions": [*(p for _, p in rows), *pad],
+            "slots": [*slots, *pad],
+            "query_start": np.cumsum([0, *batch.values()]),
+            "seq_lens": [self.done[s] for s in batch],
+            "page_table": self.table[list(batch)],
+            "logit_rows": np.arange(len(rows)),
+        }
+        return {**{k: np.array(v, np.int32) for k, v in arrays.items()}, **self.states}
+
+
+def last_version(state: Value) -> Value:
+    """What the state is after every write of the step."""
+    for node in state.uses:
+        for value in node.outputs:
+            if value.type == state.type:
+                return last_version(value)
+    return state

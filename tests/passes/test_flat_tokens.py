@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 from sglk.errors import PassError
 from sglk.ir import op as ir_op
 from sglk.ir import ops  # noqa: F401  (registers every op)
-from sglk.ir.graph import Graph, Value
-from sglk.ir.interpret import interpret
+from sglk.ir.graph import Graph
 from sglk.ir.parser import parse_graph
-from sglk.ir.rewrite import clone
-from sglk.ir.testing import assert_close, random_array
 from sglk.ir.verify import verify
 from sglk.passes.flat_rules import RULES
 from sglk.passes.flat_tokens import FlatTokens
 from sglk.passes.opt import parse_pipeline
 
 BuildLlama = Callable[..., Graph]
+Compare = Callable[[Graph, str], None]
 PAGE = 4
 IDS = "%token_ids: i32[1, tokens], %position_ids: i32[1, tokens]"
 STEP = (
@@ -298,112 +295,15 @@ LOCAL = {
 
 
 @pytest.mark.parametrize("name", LOCAL)
-def test_local_model_equals_itself_on_flat_tokens(name: str) -> None:
+def test_local_model_equals_itself_on_flat_tokens(name: str, same_on_batches: Compare) -> None:
     captured = parse_graph(model(LOCAL[name], "param %w: f32[6]\nparam %table: f32[32, 6]"))
     for step in parse_pipeline("canonicalize,fold-constants,eliminate-common"):
         step.run(captured)
-    assert_mixed_batches_equal_single_runs(captured)
+    same_on_batches(captured, f"flat-tokens{{page_size={PAGE}}}")
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": True, "qk_norm": True}, {"kv_heads": 1}])
-def test_llama_on_mixed_batches(options: dict[str, int], captured_llama: BuildLlama) -> None:
-    assert_mixed_batches_equal_single_runs(captured_llama(**options))
-
-
-LENGTHS = (9, 1, 6)
-STEPS: tuple[dict[int, int], ...] = (
-    {0: 5},  # one chunk of a long prompt
-    {0: 3, 2: 4},  # its next chunk beside another prompt
-    {1: 1, 2: 1, 0: 1},  # single tokens of all, in another order
-    {2: 1},
-)
-"""Each step: sequence -> tokens of it that the step computes."""
-
-
-def assert_mixed_batches_equal_single_runs(captured: Graph) -> None:
-    rng = np.random.default_rng(0)
-    params = {v.name: random_array(v.type, rng, {}) for v in captured.params}
-    prompts = [rng.integers(0, 5, n).astype(np.int32) for n in LENGTHS]
-    alone = [run_alone(captured, ids, params) for ids in prompts]
-    step = clone(captured)
-    assert FlatTokens(page_size=PAGE).run(step)
-    verify(step)
-    paged = PagedRun(step, params, rng)
-    for batch in STEPS:
-        for seq, position, logits in paged.step(prompts, batch):
-            assert_close(logits, alone[seq][position], 1e-5, f"sequence {seq} at {position}")
-    assert paged.done == list(LENGTHS)
-
-
-def run_alone(captured: Graph, ids: np.ndarray, params: dict[str, np.ndarray]) -> np.ndarray:
-    inputs = {"token_ids": ids[None], "position_ids": np.arange(len(ids), dtype=np.int32)[None]}
-    (logits,) = interpret(clone(captured, {"tokens": len(ids)}), inputs, params)
-    return np.asarray(logits[0])
-
-
-class PagedRun:
-    """The step graph over a KV state that lives on between steps, on scattered pages."""
-
-    PADDING = 2
-
-    def __init__(
-        self, graph: Graph, params: dict[str, np.ndarray], rng: np.random.Generator
-    ) -> None:
-        self.graph, self.params = graph, params
-        self.done = [0] * len(LENGTHS)
-        columns = -(-max(LENGTHS) // PAGE)
-        pages = 1 + rng.permutation(len(LENGTHS) * columns)
-        self.table = pages.reshape(len(LENGTHS), columns).astype(np.int32)
-        self.slots = (len(LENGTHS) * columns + 1) * PAGE
-        sizes = {"kv_slots": self.slots}
-        self.states = {v.name: random_array(v.type, rng, sizes) for v in graph.states}
-
-    def step(
-        self, prompts: Sequence[np.ndarray], batch: dict[int, int]
-    ) -> list[tuple[int, int, np.ndarray]]:
-        """Logits of every token of the step, as (sequence, position, logits)."""
-        rows = [(s, self.done[s] + i) for s, n in batch.items() for i in range(n)]
-        for s, n in batch.items():
-            self.done[s] += n
-        logits, *states = interpret(
-            self._sized(len(rows), batch), self._inputs(prompts, batch, rows), self.params
-        )
-        self.states = dict(zip(self.states, states, strict=True))
-        return [(s, p, logits[i]) for i, (s, p) in enumerate(rows)]
-
-    def _sized(self, rows: int, batch: dict[int, int]) -> Graph:
-        sizes = {
-            "tokens": rows + self.PADDING,
-            "rows": rows,
-            "seqs": len(batch),
-            "pages": self.table.shape[1],
-            "kv_slots": self.slots,
-        }
-        graph = clone(self.graph, sizes)
-        graph.outputs = [*graph.outputs, *(last_version(v) for v in graph.states)]
-        return graph
-
-    def _inputs(
-        self, prompts: Sequence[np.ndarray], batch: dict[int, int], rows: list[tuple[int, int]]
-    ) -> dict[str, np.ndarray]:
-        pad = [0] * self.PADDING
-        slots = [self.table[s][p // PAGE] * PAGE + p % PAGE for s, p in rows]
-        arrays = {
-            "token_ids": [*(prompts[s][p] for s, p in rows), *pad],
-            "positions": [*(p for _, p in rows), *pad],
-            "slots": [*slots, *pad],
-            "query_start": np.cumsum([0, *batch.values()]),
-            "seq_lens": [self.done[s] for s in batch],
-            "page_table": self.table[list(batch)],
-            "logit_rows": np.arange(len(rows)),
-        }
-        return {**{k: np.array(v, np.int32) for k, v in arrays.items()}, **self.states}
-
-
-def last_version(state: Value) -> Value:
-    """What the state is after every write of the step."""
-    for node in state.uses:
-        for value in node.outputs:
-            if value.type == state.type:
-                return last_version(value)
-    return state
+def test_llama_on_mixed_batches(
+    options: dict[str, int], captured_llama: BuildLlama, same_on_batches: Compare
+) -> None:
+    same_on_batches(captured_llama(**options), f"flat-tokens{{page_size={PAGE}}}")
