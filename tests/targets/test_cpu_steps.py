@@ -1,0 +1,155 @@
+"""A compiled step graph on the CPU device against the reference interpreter, weights and caches of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sglk.ir.dtype import BF16, F32, Q4_1, Q8_0, DType
+from sglk.ir.graph import Graph
+from sglk.ir.interpret import interpret
+from sglk.ir.op import Array
+from sglk.ir.rewrite import clone
+from sglk.ir.testing import assert_close, random_array
+from sglk.targets.artifact import Artifact, ArtifactWriter
+from sglk.targets.assemble import Library, Parts, write_artifact
+from sglk.targets.cpu.build import build_library
+from sglk.targets.cpu.compile import STEP_SYMBOLS, lower
+from sglk.targets.cpu.facts import PAGE_SIZE, cpu_target
+from sglk.targets.cpu.packing import pack_weight
+from sglk.targets.device import Executable, StepBatch
+from sglk.targets.registry import open_device
+from sglk.targets.tilec import KernelCache, native_isa
+from sglk.targets.weights import typed_reader
+
+MakeStep = Callable[..., Graph]
+NUM_PAGES = 24
+
+
+def compiled(graph: Graph, params: dict[str, Array], path: Path) -> Path:
+    """Compile ``graph`` for this machine."""
+    isa = native_isa().name
+    lowering = lower(graph, cpu_target(isa))
+    program = lowering.program("step", STEP_SYMBOLS)
+    kernels = list(lowering.kernels.values())
+    library = build_library(kernels, isa, KernelCache(), lambda stage, done, total: None)
+    parts = Parts(
+        model={"name": "toy", "architecture": "toy", "vocab_size": 96},
+        target="cpu",
+        page_size=PAGE_SIZE,
+        program=program,
+        lowering=lowering,
+        libraries=[Library(isa, library)],
+        graph_text=graph.as_text(),
+        producer="test",
+    )
+    read = typed_reader(graph, params.__getitem__)
+    with ArtifactWriter(path) as writer:
+        write_artifact(writer, parts, read, pack_weight, dict, lambda stage, done, total: None)
+    return path
+
+
+@contextmanager
+def loaded(path: Path, threads: int = 2) -> Iterator[Executable]:
+    with Artifact.open(path) as artifact:
+        executable = open_device("cpu").load(
+            artifact, num_pages=NUM_PAGES, max_tokens=128, num_threads=threads
+        )
+        yield executable
+        executable.close()
+
+
+def batch(chunks: list[tuple[int, list[int], int]], pages: dict[int, list[int]]) -> StepBatch:
+    """(sequence, tokens, tokens before) for each chunk; logits of every chunk's last token."""
+    spans = [np.arange(before, before + len(tokens)) for _, tokens, before in chunks]
+    table = np.zeros((len(chunks), 4), np.int32)
+    for row, (sequence, _, _) in enumerate(chunks):
+        table[row, : len(pages[sequence])] = pages[sequence]
+    slots = [
+        table[row][span // PAGE_SIZE] * PAGE_SIZE + span % PAGE_SIZE for row, span in enumerate(spans)
+    ]
+    starts = np.cumsum([0, *(len(s) for s in spans)])
+    return StepBatch(
+        token_ids=np.array([t for _, tokens, _ in chunks for t in tokens], np.int32),
+        positions=np.concatenate(spans).astype(np.int32),
+        slots=np.concatenate(slots).astype(np.int32),
+        query_start=starts.astype(np.int32),
+        seq_lens=np.array([s[-1] + 1 for s in spans], np.int32),
+        page_table=table,
+        logit_rows=(starts[1:] - 1).astype(np.int32),
+    )
+
+
+class Reference:
+    """The interpreter with its own state."""
+
+    def __init__(self, graph: Graph, params: dict[str, Array]) -> None:
+        self.graph, self.params = graph, params
+        slots = NUM_PAGES * PAGE_SIZE
+        shape = graph.states[0].type.concrete({"kv_slots": slots})
+        self.state = np.zeros(shape, np.float32)
+
+    def step(self, step: StepBatch) -> np.ndarray:
+        sizes = {
+            "tokens": len(step.token_ids),
+            "seqs": len(step.seq_lens),
+            "pages": step.page_table.shape[1],
+            "rows": len(step.logit_rows),
+            "kv_slots": NUM_PAGES * PAGE_SIZE,
+        }
+        graph = clone(self.graph, sizes)
+        last = [n for n in graph.nodes if n.op.name == "rope_write_kv"][-1].outputs[1]
+        graph.outputs = [*graph.outputs, last]
+        logits, self.state = interpret(graph, {**vars(step), "kv": self.state}, self.params)
+        return np.asarray(logits)
+
+
+def make_params(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {v.name: random_array(v.type, rng, {}) for v in graph.params}
+
+
+STEPS = [
+    [(0, list(range(3, 45)), 0)],
+    [(0, [7], 42)],
+    [(0, [9], 43), (1, list(range(20)), 0), (2, [5], 0)],
+    [(0, [9], 44), (1, [2, 3, 4], 20), (2, [8], 1), (3, list(range(70)), 0)],
+    [(i, [i], n) for i, n in enumerate([45, 23, 2, 70])],
+]
+PAGES = {0: [3, 1], 1: [5], 2: [7], 3: [9, 2, 11]}
+
+
+@pytest.mark.parametrize(
+    ("weight", "kv", "rtol"),
+    [(F32, F32, 2e-5), (BF16, F32, 2e-5), (Q4_1, F32, 2e-5), (Q8_0, BF16, 2e-3)],
+    ids=str,
+)
+def test_steps_equal_the_interpreter(
+    llama_step: MakeStep, tmp_path: Path, weight: DType, kv: DType, rtol: float
+) -> None:
+    graph = llama_step(weight=weight, kv=kv)
+    params = make_params(graph)
+    reference = Reference(graph, params)
+    with loaded(compiled(graph, params, tmp_path / "toy.sglk")) as executable:
+        for number, chunks in enumerate(STEPS):
+            step = batch(chunks, PAGES)
+            assert_close(executable.step(step), reference.step(step), rtol, f"step {number}")
+
+
+def test_rows_are_bit_equal_alone_batched_and_chunked(llama_step: MakeStep, tmp_path: Path) -> None:
+    graph = llama_step(weight=Q4_1)
+    path = compiled(graph, make_params(graph), tmp_path / "toy.sglk")
+    tokens = [int(t) for t in np.random.default_rng(1).integers(0, 96, 50)]
+    with loaded(path) as executable:
+        whole = executable.step(batch([(0, tokens, 0)], PAGES)).copy()
+    for chunk in (1, 3, 16, 33):
+        with loaded(path, threads=1) as executable:
+            for start in range(0, 50, chunk):
+                part = tokens[start : start + chunk]
+                others = [(1, [5, 6, 7], 0)] if start else []
+                chunks = [(0, part, start), *others]
+                logits = executable.step(batch(chunks, PAGES))[0].copy()
+        np.testing.assert_array_equal(logits, whole[0], err_msg=f"chunks of {chunk}")
