@@ -30,7 +30,7 @@ VARIANTS = (
     Variant("x86_64_v4_bf16", "x86_64", _V4_BF16),
     Variant("x86_64_v4", "x86_64", _V4),
     Variant("x86_64_v3", "x86_64", _V3),
-    Variant("aarch64", "aarch64", frozenset({"asimd"})),
+    Variant("aarch64", "aarch64", frozenset()),
     Variant("generic", "", frozenset()),
 )
 """From the fastest to the slowest."""
