@@ -120,8 +120,7 @@ LAYERNORMS = {
     ),
     "weight alone": (
         f"{W}{CENTRED}%y: f32[tokens, 4] = mul(%w, %n)",
-        f"{W}const %z: f32[4] = [0.0, 0.0, 0.0, 0.0]\n"
-        "%y: f32[tokens, 4] = layernorm(%x, %w, %z)",
+        f"{W}const %z: f32[4] = [0.0, 0.0, 0.0, 0.0]\n%y: f32[tokens, 4] = layernorm(%x, %w, %z)",
     ),
     "neither": (
         f"{CENTRED}%y: f32[tokens, 4] = exp(%n)",
@@ -188,9 +187,10 @@ def test_activation(name: str, check: Check) -> None:
 
 def test_activation_of_a_computed_value(check: Check) -> None:
     linear = f"{X}param %w: f32[4, 4]\n%l: f32[tokens, 4] = linear(%x, %w)\n"
+    silu = "%s: f32[tokens, 4] = sigmoid(%l)\n%y: f32[tokens, 4] = mul(%l, %s)"
     check(
         "recognise-activations",
-        f"{linear}%s: f32[tokens, 4] = sigmoid(%l)\n%y: f32[tokens, 4] = mul(%l, %s)\nreturn %y\n}}",
+        f"{linear}{silu}\nreturn %y\n}}",
         f"{linear}%y: f32[tokens, 4] = silu(%l)\nreturn %y\n}}",
     )
 
@@ -321,14 +321,17 @@ def test_qkv_of_block_types() -> None:
     assert changed("recognise-qkv", mixed).as_text() == parse_graph(mixed).as_text()
 
 
+V = "f32[tokens, 4]"
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("%vl: f32[tokens, 4] = linear(%x, %wv)", "%l: f32[tokens, 4] = linear(%x, %wv)\n%vl: f32[tokens, 4] = exp(%l)"),
+        (f"%vl: {V} = linear(%x, %wv)", f"%l: {V} = linear(%x, %wv)\n%vl: {V} = exp(%l)"),
         ("linear(%x, %wv)", "linear(%x, %wv, %x) {has_residual=True}"),
-        ("%kl: f32[tokens, 4] = linear(%x", "%z: f32[tokens, 4] = exp(%x)\n%kl: f32[tokens, 4] = linear(%z"),
+        (f"%kl: {V} = linear(%x", f"%z: {V} = exp(%x)\n%kl: {V} = linear(%z"),
     ],
-)  # fmt: skip
+)
 def test_no_qkv(old: str, new: str) -> None:
     text = (STEP + WEIGHTS + STATE + LINEARS + HEADS + ATTEND).replace(old, new)
     assert changed("recognise-qkv", text).as_text() == parse_graph(text).as_text()
