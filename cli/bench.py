@@ -116,7 +116,7 @@ def _load_options(
 def measure(llm: Any, scenario: Scenario, rounds: int) -> Measured:
     """One warm-up round, then medians over ``rounds``; each round has prompts of its own."""
     rng = np.random.default_rng(scenario.prompt)
-    vocabulary = int(llm.engine.executor.executable.vocab_size)
+    vocabulary = int(llm.engine.vocab_size)
     results = [_round(llm, scenario, rng, vocabulary) for _ in range(rounds + 1)][1:]
     columns = [statistics.median(column) for column in zip(*results, strict=True)]
     return Measured(**asdict(scenario), **dict(zip(_COLUMNS, columns, strict=True)))

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ..driver import DTYPES, QUANTS, compile
+from ..driver import DTYPES, KV_DTYPES, QUANTS, compile
 from .report import summary_lines
 
 
@@ -21,7 +21,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dtype",
         default="bf16",
-        help=f"storage of unquantized matrices and the KV cache: {', '.join(DTYPES)} (default: bf16)",
+        help=f"storage of unquantized matrices: {', '.join(DTYPES)} (default: bf16)",
+    )
+    parser.add_argument(
+        "--kv-dtype",
+        help=f"storage of the KV cache: {', '.join(KV_DTYPES)} (default: f16; f32 with fp32)",
     )
     parser.add_argument(
         "--quant",
@@ -45,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
     chosen = {
         "dtype": options.dtype,
+        "kv_dtype": options.kv_dtype,
         "quant": options.quant,
         "cpu_isa": options.cpu_isa,
         "selftest": not options.no_selftest,

@@ -85,7 +85,7 @@ class Engine:
         self.tokenizer = tokenizer
         self._config = config or GenerationConfig()
         self._executor = executor
-        self._vocab_size = executor.executable.vocab_size
+        self.vocab_size = executor.executable.vocab_size
         self._live: dict[str, _Live] = {}
 
     @property
@@ -175,9 +175,9 @@ class Engine:
                 f"prompt: expected fewer tokens than the context of {self.limits.max_context}, "
                 f"got {len(ids)} (shorten it)"
             )
-        if ids.min() < 0 or ids.max() >= self._vocab_size:
-            bad = int(ids[(ids < 0) | (ids >= self._vocab_size)][0])
-            raise RequestError(f"prompt: expected ids in [0, {self._vocab_size}), got {bad}")
+        if ids.min() < 0 or ids.max() >= self.vocab_size:
+            bad = int(ids[(ids < 0) | (ids >= self.vocab_size)][0])
+            raise RequestError(f"prompt: expected ids in [0, {self.vocab_size}), got {bad}")
         return ids.astype(np.int32)
 
     def _check_params(self, params: SamplingParams) -> None:
@@ -187,8 +187,8 @@ class Engine:
             ("logit_bias", params.logit_bias),
             ("stop_token_ids", params.stop_token_ids),
         ):
-            if any(token >= self._vocab_size for token in ids):
-                raise RequestError(f"{name}: expected ids below {self._vocab_size}, got {max(ids)}")
+            if any(token >= self.vocab_size for token in ids):
+                raise RequestError(f"{name}: expected ids below {self.vocab_size}, got {max(ids)}")
 
     def _max_new(self, prompt_len: int, params: SamplingParams) -> int:
         """Most tokens to generate: a longer answer than the context ends with reason "length"."""
