@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ...errors import LoweringError
@@ -34,6 +35,14 @@ class Context:
         self.order = {op: number for number, op in enumerate(function.walk())}
         self.lazy_loads: list[Value] = []
         self.buffers: dict[Value, str] = {}
+
+    @contextlib.contextmanager
+    def region(self, header: str) -> Iterator[int]:
+        """An open scope; storage made inside is forgotten outside."""
+        saved = (dict(self.env), dict(self.buffers), dict(self.assumed), list(self.lazy_loads))
+        with self.em.scope(header) as level:
+            yield level
+        self.env, self.buffers, self.assumed, self.lazy_loads = saved
 
     def at(self, value: Value, index: Index) -> Expr:
         """The value's elements at an index."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 from ...errors import LoweringError
 from .context import Context
 from .expr import Emitter, Expr, constant
 from .index import Index
-from .ir import I64, Block, Op, Pointer, Tensor, Value
+from .ir import I32, I64, Block, Op, Pointer, Tensor, Value
 from .nest import memory_of, nest, pin, variable
 from .pointers import advance
 from .storage import Bound, Memory, Parts, Registers, Storage, form_of, new_memory
 from .strides import step
 
-RunBlock = Callable[[Context, Block], None]
+RunBlock = Callable[[Context, Block, Callable[[], None]], None]
+"""Runs a block and then, in each version of it, what the last argument does."""
 
 
 class Slot:
@@ -165,7 +167,7 @@ def lower_for(ctx: Context, op: Op, run: RunBlock) -> None:
     header = (
         f"for ({ctype} {name} = {low.text}; {name} < {high.text}; {name} += {stride.text})"
     )
-    with em.scope(header) as level:
+    with ctx.region(header) as level:
         align = min(low.align, stride.align)
         nonneg = low.nonneg and stride.nonneg
         index = Expr("s", name, low.type, level, align=align, nonneg=nonneg)
@@ -175,13 +177,16 @@ def lower_for(ctx: Context, op: Op, run: RunBlock) -> None:
         for arg, moved in shifts.items():
             expr = Expr("s", moved, I64, level)
             ctx.env[arg] = Shifted(ctx, inits[args.index(arg)], expr)
-        run(ctx, body)
-        assign(ctx, list(slots.values()), [yields[args.index(arg)] for arg in slots])
-        for arg, moved in shifts.items():
-            amount = _increment(arg, yields[args.index(arg)])
-            assert amount is not None
-            zero = Index(tuple(constant(0, body.args[0].element) for _ in arg.shape))
-            em.line(f"{moved} += {ctx.at(amount, zero).text};")
+
+        def finish() -> None:
+            assign(ctx, list(slots.values()), [yields[args.index(arg)] for arg in slots])
+            for arg, moved in shifts.items():
+                amount = _increment(arg, yields[args.index(arg)])
+                assert amount is not None
+                zero = Index(tuple(constant(0, I32) for _ in arg.shape))
+                em.line(f"{moved} += {ctx.at(amount, zero).text};")
+
+        run(ctx, body, finish)
     for arg, result in zip(args, op.results, strict=True):
         if arg in slots:
             slots[arg].bind(result)
@@ -207,16 +212,13 @@ def needs_memory(value: Value) -> bool:
 
 
 def lower_if(ctx: Context, op: Op, run: RunBlock) -> None:
-    em = ctx.em
     condition = ctx.scalar(op.operands[0])
     slots = [Slot(ctx, result, needs_memory(result)) for result in op.results]
-    with em.scope(f"if ({condition.text})"):
-        run(ctx, op.regions[0])
-        assign(ctx, slots, list(op.regions[0].terminator.operands))
-    if len(op.regions) > 1:
-        with em.scope("else"):
-            run(ctx, op.regions[1])
-            assign(ctx, slots, list(op.regions[1].terminator.operands))
+    # two ifs, not if and else: what either hoists lands between them
+    for test, region in zip((condition.text, f"!{condition.text}"), op.regions, strict=False):
+        sources = list(region.terminator.operands)
+        with ctx.region(f"if ({test})"):
+            run(ctx, region, functools.partial(assign, ctx, slots, sources))
     for slot, result in zip(slots, op.results, strict=True):
         slot.bind(result)
 
@@ -227,17 +229,17 @@ def lower_while(ctx: Context, op: Op, run: RunBlock) -> None:
     carried = [Slot(ctx, arg, needs_memory(arg)) for arg in before.args]
     results = [Slot(ctx, result, needs_memory(result)) for result in op.results]
     assign(ctx, carried, list(op.operands))
-    with em.scope("for (;;)"):
+    with ctx.region("for (;;)"):
         for slot, arg in zip(carried, before.args, strict=True):
             slot.bind(arg)
-        run(ctx, before)
+        run(ctx, before, lambda: None)
         condition, *passed = before.terminator.operands
         goes_on = ctx.scalar(condition)
         assign(ctx, results, passed)
         em.line(f"if (!({goes_on.text})) break;")
         for slot, arg in zip(results, after.args, strict=True):
             slot.bind(arg)
-        run(ctx, after)
-        assign(ctx, carried, list(after.terminator.operands))
+        sources = list(after.terminator.operands)
+        run(ctx, after, lambda: assign(ctx, carried, sources))
     for slot, result in zip(results, op.results, strict=True):
         slot.bind(result)

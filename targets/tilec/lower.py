@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 
 from ...errors import LoweringError
-from . import control, dot, reduce
+from . import control, dot, reduce, split
 from .context import Context, is_lazy
 from .expr import Expr, scalar_c
 from .index import Index
@@ -19,6 +19,7 @@ from .storage import Bound, new_memory
 from .strides import base_argument, lane_axis
 
 _SILENT = frozenset(("scf.yield", "tt.return", "scf.condition", "tt.reduce.return"))
+HEAVY = frozenset(("tt.store", "tt.dot", "tt.reduce", "tt.scan", "scf.for", "scf.while"))
 _EFFECTS = frozenset(("tt.store", "tt.atomic_rmw", "tt.atomic_cas"))
 
 
@@ -74,7 +75,7 @@ class _Lowering:
             em.line("const int32_t pid_y = int32_t(program / grid_x % grid_y);")
             em.line("const int32_t pid_z = int32_t(program / (grid_x * grid_y));")
             em.line("(void)pid_x, (void)pid_y, (void)pid_z;")
-            run_block(self.ctx, self.function.body)
+            run_block(self.ctx, self.function.body, lambda: None)
         body = "\n".join(f"  {line}" for line in em.scopes[0].lines)
         signature = "const int64_t* args, const int32_t* grid, int64_t begin, int64_t end"
         head = '#include "tilec.h"\nusing namespace tilec;\n'
@@ -93,11 +94,24 @@ def _unpack(name: str, slot: int, arg: Value) -> str:
     return f"const {scalar_c(element)} {name} = {scalar_c(element)}(args[{slot}]);"
 
 
-def run_block(ctx: Context, block: Block) -> None:
-    """Every operation but the terminator; lazy ones are only noted."""
-    for op in block.ops:
+def run_block(
+    ctx: Context, block: Block, finish: Callable[[], None], start: int = 0, splits: bool = True
+) -> None:
+    """Every operation but the terminator; lazy ones are only noted. `finish` ends the block.
+
+    Where masks of the block become decidable, the rest of it is emitted twice: for tiles that lie
+    inside the bounds as a whole, without those masks, and for the others.
+    """
+    for number, op in enumerate(block.ops[start:], start):
         if op.name in _SILENT:
             continue
+        if splits and op.name in HEAVY and (masks := split.decidable(ctx, block, number)):
+            test, decided = masks
+            for condition, assumed in ((test, decided), (f"!{test}", [])):
+                with ctx.region(f"if ({condition})") as level:
+                    ctx.assumed.update(dict.fromkeys(assumed, level))
+                    run_block(ctx, block, finish, number, splits=False)
+            return
         ctx.levels[op] = ctx.em.level
         for result in op.results:
             ctx.env.pop(result, None)
@@ -107,6 +121,7 @@ def run_block(ctx: Context, block: Block) -> None:
             if op.loc and not getattr(error, "__notes__", None):
                 error.add_note(f"at {op.loc}, in {op.name}")
             raise
+    finish()
 
 
 def _run(ctx: Context, op: Op) -> None:
@@ -117,7 +132,7 @@ def _run(ctx: Context, op: Op) -> None:
     elif not isinstance(op.result.type, Tensor):
         for result in op.results:
             ctx.env[result] = Bound(ctx.scalar(result))
-    elif worth_materialising(ctx, op.result) and len(op.results) == 1:
+    elif len(op.results) == 1 and worth_materialising(ctx, op.result):
         materialise(ctx, op.result)
     elif op.name == "tt.load":
         ctx.lazy_loads.append(op.result)
