@@ -32,16 +32,13 @@ class IndexMap:
     sign: np.ndarray
 
 
-def index_map(value: Value, stop: Value | None = None) -> IndexMap | None:
-    """Follow ``value`` up to ``stop``, or up to the first op that is no movement.
-
-    None when its parts come from different sources.
-    """
+def index_map(value: Value) -> IndexMap | None:
+    """Follow ``value`` up to the first op that is no movement; None if its parts have several."""
     node = value.producer
-    if value is stop or node is None or not isinstance(node.op, MOVES):
+    if node is None or not isinstance(node.op, MOVES):
         index = np.arange(int(np.prod(small_shape(value.type)))).reshape(small_shape(value.type))
         return IndexMap(value, index, np.ones(index.shape, np.int8))
-    parts = [index_map(v, stop) for v in node.inputs]
+    parts = [index_map(v) for v in node.inputs]
     known = [p for p in parts if p is not None]
     if len(known) != len(parts) or len({p.source for p in known}) != 1:
         return None

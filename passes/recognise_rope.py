@@ -109,19 +109,22 @@ def _integers(value: Value) -> Value | None:
 
 
 def _raise_partial(graph: Graph, node: Node) -> bool:
-    """``concat(rope(x[:2R]), x[2R:])`` is rope on x: elements from 2R on pass through."""
+    """``concat(rope(x[a:b]), x[b:c])`` is rope on x[a:c]: elements from 2R on pass through."""
     if not isinstance(node.op, Concat) or len(node.inputs) != 2:
         return False
     turned, rest = produced_by(node.inputs[0], Rope), produced_by(node.inputs[1], Slice)
     head = produced_by(turned.inputs[0], Slice) if turned else None
     if turned is None or rest is None or head is None or head.inputs[0] is not rest.inputs[0]:
         return False
-    x = head.inputs[0]
-    width, stop = x.type.shape[-1], head.outputs[0].type.shape[-1]
-    if (head.op, rest.op) != (Slice(2, 0, stop), Slice(2, stop, width)) or node.op.axis != 2:
+    a, b = head.op, rest.op
+    assert isinstance(a, Slice) and isinstance(b, Slice)
+    if (a.axis, a.step, b.axis, b.step, b.start) != (2, 1, 2, 1, a.stop) or node.op.axis != 2:
         return False
     if only_user(graph, turned.outputs[0]) is None:
         return False
+    x = head.inputs[0]
+    if (a.start, b.stop) != (0, x.type.shape[2]):
+        x = graph.emit(Slice(2, a.start, b.stop), x, before=node)
     whole = graph.emit(turned.op, x, *turned.inputs[1:], before=node)
     graph.replace(node.outputs[0], whole)
     return True

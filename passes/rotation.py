@@ -16,7 +16,7 @@ from ..ir.graph import Node, Value
 from ..ir.ops.elementwise import Add, Cos, Mul, Sin, Sub
 from ..ir.ops.shape import Concat, Reshape
 from ..ir.rewrite import substitute_op
-from .index_map import MOVES, NUM_TOKENS, index_map, sizes_of, small_shape
+from .index_map import MOVES, NUM_TOKENS, IndexMap, index_map, sizes_of, small_shape
 from .patterns import either_order, scalar, shortest_f32
 
 MAX_DEPTH = 8
@@ -47,7 +47,10 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Term:
-    """``scale * sign * x.flat[source] * kind(angle.flat[index])``; ``key``: all but arrays."""
+    """``scale * sign * origin.flat[source] * kind(angle.flat[index])``; ``key``: all but arrays.
+
+    ``origin`` is what x itself is moved from: slices of slices may have passed x by.
+    """
 
     kind: type[Cos] | type[Sin]
     angle: Value
@@ -75,8 +78,9 @@ def find_rotation(node: Node) -> Rotation | None:
     if out.type.rank != 3 or out.type.dtype != F32 or not isinstance(out.type.shape[2], int):
         return None
     for x in _candidates(out):
-        terms = _sum_of(out, x, MAX_DEPTH)
-        rotation = _as_rotation(x, terms) if terms is not None else None
+        whole = index_map(x)
+        terms = _sum_of(out, whole.source, MAX_DEPTH) if whole is not None else None
+        rotation = _as_rotation(x, whole, terms) if whole and terms else None
         if rotation is not None:
             return rotation
     return None
@@ -101,17 +105,17 @@ def _candidates(out: Value) -> Iterator[Value]:
             operand = operand.producer.inputs[0]
 
 
-def _sum_of(value: Value, x: Value, depth: int) -> _Sum | None:
+def _sum_of(value: Value, origin: Value, depth: int) -> _Sum | None:
     """The terms of ``value``, one array element for each of its elements."""
     node = value.producer
     if node is None or depth == 0:
         return None
     if isinstance(node.op, Mul):
-        term = _product(node, x)
+        term = _product(node, origin)
         return None if term is None else [term]
     if not isinstance(node.op, Add | Sub | Concat | Reshape):
         return None
-    parts = [_sum_of(v, x, depth - 1) for v in node.inputs]
+    parts = [_sum_of(v, origin, depth - 1) for v in node.inputs]
     known = [p for p in parts if p is not None]
     if len(known) != len(parts):
         return None
@@ -145,11 +149,11 @@ def _joined(node: Node, parts: list[_Sum]) -> _Sum | None:
     return result
 
 
-def _product(node: Node, x: Value) -> _Term | None:
+def _product(node: Node, origin: Value) -> _Term | None:
     for moved, other in either_order(node):
-        operand = index_map(moved, stop=x)
-        table = _table(other)
-        if operand is None or operand.source is not x or table is None:
+        operand = index_map(moved)
+        table = _table(other) if operand and operand.source is origin else None
+        if operand is None or table is None:
             continue
         shape = small_shape(node.outputs[0].type)
         source, index = (np.broadcast_to(a, shape) for a in (operand.index, table.index))
@@ -163,7 +167,8 @@ def _table(value: Value) -> _Table | None:
     outer = index_map(value)
     scale = 1.0
     while outer is not None and (node := outer.source.producer) is not None:
-        inner = index_map(node.inputs[0])
+        same = node.inputs and node.inputs[0].type == outer.source.type
+        inner = index_map(node.inputs[0]) if same else None
         if inner is None:
             return None
         index = inner.index.ravel()[outer.index]
@@ -180,7 +185,7 @@ def _table(value: Value) -> _Table | None:
     return None
 
 
-def _as_rotation(x: Value, terms: _Sum) -> Rotation | None:
+def _as_rotation(x: Value, whole: IndexMap, terms: _Sum) -> Rotation | None:
     by_kind = {t.kind: t for t in terms}
     if len(terms) != 2 or len(by_kind) != 2:
         return None
@@ -194,25 +199,26 @@ def _as_rotation(x: Value, terms: _Sum) -> Rotation | None:
     if sin.angle is not angle or sin.scale != cos.scale or not rows_of_pairs:
         return None
     for interleaved in (False, True):
-        if _matches(x, cos, sin, pairs, interleaved):
+        if _matches(whole, cos, sin, pairs, interleaved):
             return Rotation(x, angle, shortest_f32(cos.scale), interleaved)
     return None
 
 
-def _matches(x: Value, cos: _Term, sin: _Term, pairs: int, interleaved: bool) -> bool:
+def _matches(x: IndexMap, cos: _Term, sin: _Term, pairs: int, interleaved: bool) -> bool:
     """Element j of a head is x[j] cos + x[partner] sin, negated for a pair's first element."""
-    here = np.arange(cos.source.size).reshape(cos.source.shape)
-    j = np.arange(2 * pairs)
+    here = np.arange(x.index.size).reshape(x.index.shape)
+    j = np.arange(x.index.shape[-1])
     is_first = j % 2 == 0 if interleaved else j < pairs
     distance = 1 if interleaved else pairs
+    if len(j) != 2 * pairs or cos.source.shape != here.shape:
+        return False
     partner = here + np.where(is_first, distance, -distance)
     pair = j // 2 if interleaved else j % pairs
     index = np.arange(NUM_TOKENS)[:, None, None] * pairs + pair
     return (
-        small_shape(x.type)[2] == 2 * pairs
-        and np.array_equal(cos.source, here)
-        and bool(np.all(cos.sign == 1))
-        and np.array_equal(sin.source, partner)
-        and bool(np.all(sin.sign == np.where(is_first, -1, 1)))
+        np.array_equal(cos.source, x.index)
+        and np.array_equal(cos.sign, x.sign)
+        and np.array_equal(sin.source, x.index.ravel()[partner])
+        and np.array_equal(sin.sign, x.sign.ravel()[partner] * np.where(is_first, -1, 1))
         and all(np.array_equal(t.index, np.broadcast_to(index, here.shape)) for t in (cos, sin))
     )

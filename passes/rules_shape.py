@@ -107,6 +107,16 @@ def slice_of_concat(graph: Graph, node: Node) -> Value | None:
     return None
 
 
+def concat_of_empty(graph: Graph, node: Node) -> Value | None:
+    """Operands without elements go, such as what a rotation of whole heads leaves over."""
+    assert isinstance(node.op, Concat)
+    axis = node.op.axis
+    full = [v for v in node.inputs if v.type.shape[axis] != 0]
+    if not full or len(full) == len(node.inputs):
+        return None
+    return graph.emit(node.op, *full, before=node)
+
+
 def concat_of_slices(graph: Graph, node: Node) -> Value | None:
     """Neighbouring slices that make up the whole again are the whole."""
     assert isinstance(node.op, Concat)
@@ -142,6 +152,6 @@ RULES: dict[type[Op], tuple[Rule, ...]] = {
     Transpose: (transpose_of_transpose, transpose_of_ones),
     Broadcast: (broadcast_of_broadcast, broadcast_that_reshapes),
     Slice: (slice_of_slice, slice_of_concat),
-    Concat: (concat_of_slices,),
+    Concat: (concat_of_empty, concat_of_slices),
     **dict.fromkeys(_ELEMENTWISE, (operand_broadcasts_itself,)),
 }

@@ -78,6 +78,11 @@ RULES = {
         "%a: f32[tokens, 4] = concat(%b, %c) {axis=1}",
         "",
     ),
+    "concat of an empty part": (
+        "%b: f32[tokens, 0] = slice(%x) {axis=1, start=4, stop=4}\n"
+        "%a: f32[tokens, 4] = concat(%x, %b) {axis=1}",
+        "",
+    ),
     "kept mean": (
         "%b: f32[tokens] = mean(%x) {axis=1}\n%a: f32[tokens, 1] = reshape(%b) {shape=(tokens, 1)}",
         "%a: f32[tokens, 1] = mean(%x) {axis=1, keepdim=True}",
