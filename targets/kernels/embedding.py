@@ -56,9 +56,7 @@ def gather_quant(
     block = (row // LANES).to(tl.int64)
     lane = row % LANES + tl.arange(0, 1)
     y += t.to(tl.int64) * K
-    r = tl.arange(0, 16)[:, None]
+    k = tl.arange(0, 32)[:, None]
     for g in range(K // 32):
-        low = dequantize(q, h, s, d, m, block, g, lane, K, 0, BITS, GROUP, HAS_MIN, ZERO, SUPER)
-        tl.store(y + g * 32 + r, low * scale)
-        high = dequantize(q, h, s, d, m, block, g, lane, K, 1, BITS, GROUP, HAS_MIN, ZERO, SUPER)
-        tl.store(y + g * 32 + 16 + r, high * scale)
+        w = dequantize(q, h, s, d, m, block, g, lane, K, 2, BITS, GROUP, HAS_MIN, ZERO, SUPER)
+        tl.store(y + g * 32 + k, w * scale)

@@ -46,72 +46,94 @@ def high_bits(h, k, lane, BITS: tl.constexpr):
 @triton.jit
 def quants(
     q, h, block, g, lane,
-    K: tl.constexpr, HALF: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr,
+    K: tl.constexpr, PART: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr,
 ):  # fmt: skip
-    """f32 tile [16, lanes] of q[32g + 16*HALF + 0..15] - ZERO; exact."""
-    r = tl.arange(0, 16)
+    """f32 tile [16 or 32, lanes] of q - ZERO for the PART of group g; exact."""
+    k = part_of_group(PART)
     if BITS == 8:
         at = q + block * (K * LANES) + g * (32 * LANES)
-        value = tl.load(at + (HALF * 16 + r)[:, None] * LANES + lane[None, :]).to(tl.float32)
+        return tl.load(at + k[:, None] * LANES + lane[None, :]).to(tl.float32)
     else:
         at = q + block * (K // 2 * LANES) + g * (16 * LANES)
-        byte = tl.load(at + r[:, None] * LANES + lane[None, :])
-        if HALF == 0:
-            low = byte & 15
+        byte = tl.load(at + (k % 16)[:, None] * LANES + lane[None, :])
+        if PART == 0:
+            value = (byte & 15).to(tl.int32)
+        elif PART == 1:
+            value = (byte >> 4).to(tl.int32)
         else:
-            low = byte >> 4
+            value = (byte.to(tl.int32) >> (k // 16 * 4)[:, None]) & 15
         if BITS > 4:
             plane = h + block * (K // 8 * (BITS - 4) * LANES) + g * (4 * (BITS - 4) * LANES)
-            value = low.to(tl.int32) | high_bits(plane, HALF * 16 + r, lane, BITS)
-        else:
-            value = low.to(tl.int32)
-        value = (value - ZERO).to(tl.float32)
-    return value
+            value = value | high_bits(plane, k, lane, BITS)
+        return (value - ZERO).to(tl.float32)
+
+
+@triton.jit
+def part_of_group(PART: tl.constexpr):
+    """Which of the 32 k of a group: PART 0 the first 16, 1 the last 16, 2 all."""
+    if PART == 2:
+        return tl.arange(0, 32)
+    else:
+        return PART * 16 + tl.arange(0, 16)
 
 
 @triton.jit
 def group_scale(
-    s, d, m, block, g, lane, K: tl.constexpr, HALF: tl.constexpr,
+    s, d, m, block, g, lane, K: tl.constexpr, PART: tl.constexpr,
     GROUP: tl.constexpr, HAS_MIN: tl.constexpr, SUPER: tl.constexpr,
 ):  # fmt: skip
-    """Scale and minimum (to be added) of half a group, f32 rows [lanes]."""
-    minimum = tl.zeros((1,), tl.float32)
+    """Scale and minimum (to be added) of a PART of group g, f32, to broadcast on [k, lanes]."""
+    minimum = tl.zeros((1, 1), tl.float32)
     if not SUPER:
         at = block * (K // 32 * LANES) + g * LANES
-        scale = tl.load((d + at) + lane).to(tl.float32)
+        scale = tl.load((d + at) + lane).to(tl.float32)[None, :]
         if HAS_MIN:
-            minimum = tl.load((m + at) + lane).to(tl.float32)
+            minimum = tl.load((m + at) + lane).to(tl.float32)[None, :]
     else:
         at = block * (K // 256 * LANES) + g // 8 * LANES
-        scale = tl.load((d + at) + lane).to(tl.float32)
+        scale = tl.load((d + at) + lane).to(tl.float32)[None, :]
         if GROUP == 16:
-            sub = s + block * (K // 16 * LANES) + (g * 2 + HALF) * LANES
-            scale *= tl.load(sub + lane).to(tl.float32)
+            sub = s + block * (K // 16 * LANES) + g * (2 * LANES)
+            half = (part_of_group(PART) // 16)[:, None]
+            scale = scale * tl.load(sub + half * LANES + lane[None, :]).to(tl.float32)
         else:
             sub = s + block * (K // 256 * 12 * LANES) + g // 8 * (12 * LANES) + lane
             j = g % 8
             low = tl.load(sub + j * LANES).to(tl.int32)
             high = tl.load(sub + (8 + j // 2) * LANES).to(tl.int32) >> (j % 2 * 4)
-            scale *= ((low & 15) | ((high & 3) << 4)).to(tl.float32)
+            scale = scale * ((low & 15) | ((high & 3) << 4)).to(tl.float32)[None, :]
             mn = (low >> 4) | (((high >> 2) & 3) << 4)
-            minimum = -(tl.load((m + at) + lane).to(tl.float32) * mn.to(tl.float32))
+            minimum = -(tl.load((m + at) + lane).to(tl.float32) * mn.to(tl.float32))[None, :]
     return scale, minimum
 
 
 @triton.jit
 def dequantize(
-    q, h, s, d, m, block, g, lane, K: tl.constexpr, HALF: tl.constexpr, BITS: tl.constexpr,
+    q, h, s, d, m, block, g, lane, K: tl.constexpr, PART: tl.constexpr, BITS: tl.constexpr,
     GROUP: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr,
 ):  # fmt: skip
-    """f32 tile [16, lanes]: W at k = 32g + 16*HALF + 0..15 of column block `block`.
+    """f32 tile of W at the k of a PART of group g, of column block `block`.
 
     `block` is an i64: big weights pass 2^31 elements.
     """
-    scale, minimum = group_scale(s, d, m, block, g, lane, K, HALF, GROUP, HAS_MIN, SUPER)
-    w = scale[None, :] * quants(q, h, block, g, lane, K, HALF, BITS, ZERO)
+    scale, minimum = group_scale(s, d, m, block, g, lane, K, PART, GROUP, HAS_MIN, SUPER)
+    w = scale * quants(q, h, block, g, lane, K, PART, BITS, ZERO)
     if HAS_MIN:
-        w += minimum[None, :]
+        w += minimum
     return w
+
+
+@triton.jit
+def dot_part(
+    acc, x, q, h, s, d, m, block, g, rows, PART: tl.constexpr,
+    K: tl.constexpr, BLOCK_M: tl.constexpr, BITS: tl.constexpr,
+    GROUP: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr,
+):  # fmt: skip
+    lane = tl.arange(0, LANES)
+    w = dequantize(q, h, s, d, m, block, g, lane, K, PART, BITS, GROUP, HAS_MIN, ZERO, SUPER)
+    k = g * 32 + part_of_group(PART)
+    xs = load_x(x, tl.arange(0, BLOCK_M), k, rows, K, BLOCK_M, True)
+    return tl.dot(xs, w, acc, input_precision="ieee")
 
 
 @triton.jit
@@ -120,16 +142,25 @@ def dot_group(
     K: tl.constexpr, BLOCK_M: tl.constexpr, BITS: tl.constexpr,
     GROUP: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr,
 ):  # fmt: skip
-    """acc + x[:, 32g:32g+32] @ W's group g of one column block, k ascending."""
-    i = tl.arange(0, BLOCK_M)
-    r = tl.arange(0, 16)
-    lane = tl.arange(0, LANES)
-    low = dequantize(q, h, s, d, m, block, g, lane, K, 0, BITS, GROUP, HAS_MIN, ZERO, SUPER)
-    xs = load_x(x, i, g * 32 + r, rows, K, BLOCK_M, True)
-    acc = tl.dot(xs, low, acc, input_precision="ieee")
-    high = dequantize(q, h, s, d, m, block, g, lane, K, 1, BITS, GROUP, HAS_MIN, ZERO, SUPER)
-    xs = load_x(x, i, g * 32 + 16 + r, rows, K, BLOCK_M, True)
-    return tl.dot(xs, high, acc, input_precision="ieee")
+    """acc + x[:, 32g:32g+32] @ W's group g of one column block, k ascending.
+
+    One row: weights live in registers, and the two halves of a byte need no shift by k. More rows:
+    the dequantized tile goes through memory, and one dot over it loads the accumulator once.
+    """
+    if BLOCK_M == 1:
+        acc = dot_part(
+            acc, x, q, h, s, d, m, block, g, rows, 0,
+            K, BLOCK_M, BITS, GROUP, HAS_MIN, ZERO, SUPER,
+        )  # fmt: skip
+        return dot_part(
+            acc, x, q, h, s, d, m, block, g, rows, 1,
+            K, BLOCK_M, BITS, GROUP, HAS_MIN, ZERO, SUPER,
+        )  # fmt: skip
+    else:
+        return dot_part(
+            acc, x, q, h, s, d, m, block, g, rows, 2,
+            K, BLOCK_M, BITS, GROUP, HAS_MIN, ZERO, SUPER,
+        )  # fmt: skip
 
 
 @triton.jit

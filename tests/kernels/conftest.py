@@ -9,12 +9,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
+from sglk.targets.kernels.ttir import to_ttir
+from sglk.targets.tilec.build import build
+from sglk.targets.tilec.isa import native_isa
+from sglk.targets.tilec.lower import CppKernel, translate
+from sglk.targets.tilec.run import Library, load
 
 Array = NDArray[Any]
 
@@ -56,12 +62,52 @@ def interpret(fn: Any, grid: tuple[int, ...], args: Mapping[str, Any], constants
     fn[grid](**{name: tensor(value) for name, value in args.items()}, **constants)
 
 
+@dataclass
+class Compiled:
+    """Builds each kernel variant once per session; objects are kept in the kernel cache."""
+
+    libraries: dict[object, tuple[CppKernel, Library]] = field(default_factory=dict)
+
+    def run(
+        self, fn: Any, grid: tuple[int, ...], args: Mapping[str, Any], constants: Mapping[str, Any]
+    ) -> None:
+        optional = {name: None for name, value in args.items() if value is None}
+        given = {name: value for name, value in args.items() if value is not None}
+        signature = {name: type_of(given[name]) for name in fn.arg_names if name in given}
+        kernel, library = self.find(fn, signature, {**constants, **optional})
+        values = [given[name] for name in signature]
+        bits = [value.bits if isinstance(value, BFloat16) else value for value in values]
+        library.launch(kernel, bits, grid)
+
+    def find(
+        self, fn: Any, signature: dict[str, str], constants: dict[str, Any]
+    ) -> tuple[CppKernel, Library]:
+        key = (fn, *sorted(signature.items()), *sorted(constants.items()))
+        if key not in self.libraries:
+            kernel = translate(to_ttir(fn, signature, constants), fn.__name__)
+            self.libraries[key] = kernel, load(build([kernel], native_isa()))
+        return self.libraries[key]
+
+
+POINTERS = {"float32": "*fp32", "float16": "*fp16", "int32": "*i32", "int8": "*i8", "uint8": "*u8"}
+
+
+def type_of(value: Any) -> str:
+    if isinstance(value, BFloat16):
+        return "*bf16"
+    if isinstance(value, np.ndarray):
+        return POINTERS[value.dtype.name]
+    return "fp32" if isinstance(value, float) else "i32"
+
+
 @pytest.fixture(scope="session")
 def launch() -> Launch:
-    def run(fn: Any, grid: tuple[int, ...], constants: Mapping[str, object], **args: Any) -> None:
-        interpret(fn, grid, args, dict(constants))
+    compiled = Compiled()
 
-    assert os.environ.get("TRITON_INTERPRET") == "1"
+    def run(fn: Any, grid: tuple[int, ...], constants: Mapping[str, object], **args: Any) -> None:
+        how = interpret if os.environ.get("TRITON_INTERPRET") == "1" else compiled.run
+        how(fn, grid, args, constants)
+
     return run
 
 
