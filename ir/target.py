@@ -47,6 +47,8 @@ class Target:
     none."""
     fused_ops: frozenset[str] = field(default_factory=frozenset)
     """Fused ops that the operator table has a row for; fusion passes make no others."""
+    gated_rows: int = 1
+    """`gated_linear` needs gate and up weights of a multiple of this many rows each."""
 
     def supports(self, dtype: DType) -> bool:
         return dtype in self.dtypes

@@ -64,7 +64,7 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         RecogniseLayernorm(),
         RecogniseRmsnorm(),
         RecogniseRope(),
-        *only_if(target, "gated_linear", RecogniseGatedMlp()),
+        *only_if(target, "gated_linear", RecogniseGatedMlp(target.gated_rows)),
         *only_if(target, "linear", FuseLinearEpilogue(activation=False, residual=False)),
         RecogniseQkv(),
         Canonicalize(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..ir.dim import Dim
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.ops.elementwise import Gelu, GeluTanh, Mul, Relu, Sigmoid, Silu, Tanh
@@ -26,13 +27,20 @@ class RecogniseGatedMlp(Pass):
     """
 
     name: ClassVar[str] = "recognise-gated-mlp"
+    rows: int = 1
+    """Each half must have a multiple of this many rows (`Target.gated_rows`)."""
 
     def run(self, graph: Graph) -> bool:
         changed = False
         for node in list(graph.nodes):
-            if isinstance(node.op, Mul):
+            width = node.outputs[0].type.shape[-1:]
+            if isinstance(node.op, Mul) and width and _is_multiple(width[0], self.rows):
                 changed |= _raise(graph, node)
         return graph.erase_dead() or changed
+
+
+def _is_multiple(width: Dim, rows: int) -> bool:
+    return isinstance(width, int) and width % rows == 0
 
 
 def _raise(graph: Graph, node: Node) -> bool:

@@ -15,6 +15,8 @@ PAGE_SIZE = 32
 TOKEN_BUCKETS = (1, 4, 16)
 """One token alone, a few streams, a full decode batch; above that, prefill tiles."""
 FUSED_OPS = frozenset({"add_rmsnorm", "gated_linear", "linear", "rope_write_kv"})
+GATED_ROWS = 64
+"""Weights are packed in groups of 64 rows, and a group holds rows of one half only."""
 NOMINAL_CORES = 4
 NOMINAL_HZ = 2.5e9
 LANES = {"generic": 4, "aarch64": 4, "x86_64_v3": 8, "x86_64_v4": 16, "x86_64_v4_bf16": 16}
@@ -40,4 +42,5 @@ def cpu_target(isa: str) -> Target:
         page_size=PAGE_SIZE,
         token_buckets=TOKEN_BUCKETS,
         fused_ops=FUSED_OPS,
+        gated_rows=GATED_ROWS,
     )

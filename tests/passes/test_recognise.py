@@ -242,6 +242,12 @@ def test_gated_mlp_of_one_linear(check: Check) -> None:
     check("recognise-gated-mlp", f"{X}{halves}\nreturn %y\n}}", f"{X}{after}\nreturn %y\n}}")
 
 
+def test_halves_that_the_target_cannot_pack_stay_apart(check: Check) -> None:
+    before = f"{X}{GATE_UP}%y: f32[tokens, 6] = mul(%s, %b)\nreturn %y\n}}"
+    check("recognise-gated-mlp{rows=4}", before)
+    check("recognise-gated-mlp{rows=3}", before, f"{X}{GATED}\nreturn %y\n}}")
+
+
 NO_GATE = {
     "weights of two types": GATE_UP.replace("param %u: f32", "param %u: bf16"),
     "weights of two widths": GATE_UP.replace("param %g: f32[6", "param %g: f32[1").replace(
