@@ -24,6 +24,10 @@ from .kernel import NUMBERS, POINTERS, Kernel, argument_names
 from .table import OperatorRow
 
 
+STEP = "step"
+"""Entry point of decoders; others have ``forward``."""
+
+
 @dataclass(frozen=True)
 class Operand:
     """A kernel argument with its Triton type: memory by name, or a number."""
@@ -133,8 +137,12 @@ class Lowering:
     # The whole program ----------------------------------------------------------------------
 
     def program(self, entry: str, symbols: tuple[str, ...]) -> Program:
-        """Emit every bucket, plan the arena, and put the program together."""
-        buckets = tuple(self._emit_bucket(reach) for reach in _ranges(self.target.token_buckets))
+        """Emit every bucket, plan the arena, and put the program together.
+
+        Only the step program has buckets: its ``tokens`` may be anything from 1 to thousands.
+        """
+        bounds = self.target.token_buckets if entry == STEP else ()
+        buckets = tuple(self._emit_bucket(reach) for reach in token_ranges(bounds))
         temps = self._temporaries()
         plan = self._plan(temps)
         self.unshared_text = dim_text(plan.unshared_bytes)
@@ -219,7 +227,8 @@ def per_layer_bytes(state: Value, page_size: int) -> Dim:
     return substitute(as_dim(sizes), {"kv_slots": as_dim(page_size * dim("num_pages"))})
 
 
-def _ranges(bounds: tuple[int, ...]) -> list[TokenRange]:
+def token_ranges(bounds: tuple[int, ...]) -> list[TokenRange]:
+    """The ranges that end at each bound, and the unbounded one after them."""
     lows = (1, *(b + 1 for b in bounds))
     return [TokenRange(low, high) for low, high in zip(lows, (*bounds, None), strict=True)]
 

@@ -16,7 +16,7 @@ from ...ir.ops.linear import GatedLinear, Linear
 from ...ir.target import Target
 from ...passes.choose_tiles import TileChoice, TileCost, choose_tile
 from ..kernels.packing import BLOCK_TYPES, LANES, sections
-from ..lowering import Lowering, Operand, TokenRange, i32
+from ..lowering import Lowering, Operand, TokenRange, i32, token_ranges
 from ..table import OperatorRow
 
 DENSE_LAYOUT = "n64"
@@ -79,12 +79,12 @@ def row_ranges(ctx: Lowering, rows: Dim) -> list[tuple[TokenRange, Dim]]:
     Rows that are the tokens lie in the bucket's own range. Other row counts (logit rows) are at most the
     tokens but may be far fewer: one launch per range, and all but one have an empty grid.
     """
-    if rows == dim("tokens"):
+    if isinstance(rows, int):
+        return [(TokenRange(rows, rows), 1)]
+    is_bucketed = ctx.bucket != TokenRange(1, None)
+    if rows == dim("tokens") and is_bucketed:
         return [(ctx.bucket, 1)]
-    lows = (1, *(b + 1 for b in ctx.target.token_buckets))
-    ranges = [
-        TokenRange(a, b) for a, b in zip(lows, (*ctx.target.token_buckets, None), strict=True)
-    ]
+    ranges = token_ranges(ctx.target.token_buckets)
     reachable = [r for r in ranges if ctx.bucket.high is None or r.low <= ctx.bucket.high]
     return [(r, _guard(rows, r)) for r in reachable]
 
