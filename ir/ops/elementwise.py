@@ -29,7 +29,8 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 
 def gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"""
+    """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), computed in f64."""
+    x = np.asarray(x, np.float64)
     cubic = x + 0.044715 * x * x * x
     return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * cubic)))
 
