@@ -82,11 +82,19 @@ class MaskKind:
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> torch.Tensor:
-        name = getattr(func, "__name__", str(func))
-        raise FrontendError(
-            f"attention mask: expected a model that calls transformers' AttentionInterface, "
-            f"got one that applies {name} to the mask itself (this architecture is not supported)"
-        )
+        raise _used_as_tensor(getattr(func, "__name__", str(func)))
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(torch.Tensor, name) and not name.startswith("__"):
+            raise _used_as_tensor(name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def _used_as_tensor(name: str) -> FrontendError:
+    return FrontendError(
+        "attention mask: expected a model that calls transformers' AttentionInterface, got one "
+        f"that applies {name} to the mask itself (this architecture is not supported)"
+    )
 
 
 def mask_kind(*, mask_function: Callable[..., Any], **details: Any) -> MaskKind:
@@ -101,12 +109,12 @@ def mask_kind(*, mask_function: Callable[..., Any], **details: Any) -> MaskKind:
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         q, k = _probes(window)
         try:
-            got = mask_function(torch.tensor(0), torch.tensor(0), q, k)
+            seen = mask_function(torch.tensor(0), torch.tensor(0), q, k).expand(len(q), len(q))
+            for kind in candidates:
+                if torch.equal(seen, kind.sees(q, k)):
+                    return kind
         except (RuntimeError, TypeError, AttributeError) as error:
-            raise _unknown_mask(mask_function) from error
-        for kind in candidates:
-            if torch.equal(torch.broadcast_to(got, (len(q), k.shape[1])), kind.sees(q, k)):
-                return kind
+            raise _unknown_mask(mask_function) from error  # it depends on traced tensors
     raise _unknown_mask(mask_function)
 
 

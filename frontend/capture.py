@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import logging
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +28,7 @@ from .fx_convert import Progress, convert_program, silent, symbol_names
 
 EXAMPLE_TOKENS = 7  # torch specialises sizes 0 and 1, and nothing in a model is 7 by accident
 _INPUTS = {"token_ids": {1: "tokens"}, "position_ids": {1: "tokens"}}
+_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _PREFIX = "model_under_capture."
 
 
@@ -164,10 +166,17 @@ def _report_layers(model: torch.nn.Module, progress: Progress) -> list[Any]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hide warnings of torch and transformers about their own code: the user cannot act on them."""
+    """Hide what torch and transformers say about their own code: the user cannot act on it."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        for logger in loggers:
+            logger.disabled = True
+        try:
+            yield
+        finally:
+            for logger in loggers:
+                logger.disabled = False
 
 
 @contextlib.contextmanager
@@ -178,7 +187,12 @@ def model_errors(model_type: str, doing: str) -> Iterator[None]:
     except SglkError:
         raise
     except Exception as error:
-        text = str(error).strip().split("\n")[0][:300]
+        if isinstance(error, KeyError) and error.args == (attention.IMPLEMENTATION,):
+            raise FrontendError(
+                f"{model_type}: expected a model that calls transformers' AttentionInterface, got "
+                "one with attention classes of its own (this architecture is not supported)"
+            ) from error
+        text = " ".join(str(error).split())[:400]
         raise FrontendError(
             f"{model_type}: expected a model that can be captured with a symbolic token count, got "
             f"{type(error).__name__} while {doing}: {text} (the cause has the model's source line)"

@@ -16,7 +16,7 @@ import sympy
 import torch
 from torch import fx
 
-from ..errors import SglkError
+from ..errors import FrontendError
 from ..ir.dim import Dim
 from ..ir.dtype import BOOL, F32, I8, I32, U8, DType
 from ..ir.graph import Graph, Value
@@ -50,7 +50,7 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _NOT_MODEL = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 
 
-class Unsupported(SglkError):
+class Unsupported(FrontendError):
     """A converter cannot express this use of its op; the driver collects these for one report."""
 
 
@@ -76,14 +76,16 @@ def source_line(node: fx.Node) -> str:
 
 
 def numpy_array(tensor: torch.Tensor, where: str) -> tuple[np.ndarray, TensorType]:
-    """A real tensor as constant data; integers that do not fit i32 raise `Unsupported`."""
+    """A real tensor as constant data; integers that do not fit i32 are refused."""
     if tensor.dtype not in DTYPES:
-        raise Unsupported(f"{where} is a constant of {tensor.dtype}")
+        raise FrontendError(f"{where}: expected floats, integers or bools, got {tensor.dtype}")
     dtype = DTYPES[tensor.dtype]
     wide = tensor.detach().to(torch.float32 if dtype == F32 else tensor.dtype).numpy()
     data = np.array(wide, dtype.numpy, order="C")
     if dtype.is_integer and not np.array_equal(data, wide):
-        raise Unsupported(f"{where} holds integers that do not fit 32 bits")
+        raise FrontendError(
+            f"{where}: expected integers of 32 bits, got {tensor.min()} to {tensor.max()}"
+        )
     return data, TensorType(dtype, data.shape)
 
 
@@ -101,7 +103,7 @@ class Emitter:
 
     def type_of(self, fake: torch.Tensor) -> TensorType:
         if fake.dtype not in DTYPES:
-            raise Unsupported(f"values of {fake.dtype}")
+            raise Unsupported(f"expected floats, integers or bools, got {fake.dtype}")
         return TensorType(DTYPES[fake.dtype], self.dims.shape(fake.shape))
 
     @property

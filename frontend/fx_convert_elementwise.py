@@ -149,6 +149,11 @@ def power(e: Emitter, a: Operand, b: Operand) -> Value:
     return e.emit(ops.Pow(), base, e.operand(b, dtype))
 
 
+@converts("addcmul")
+def addcmul(e: Emitter, x: Value, a: Value, b: Value, *, value: float = 1) -> Value:
+    return e.emit(ops.Add(), x, _scaled(e, e.emit(ops.Mul(), a, b), value, e.result.dtype))
+
+
 @converts("square")
 def square(e: Emitter, x: Value) -> Value:
     return e.emit(ops.Mul(), x, x)
@@ -166,6 +171,17 @@ def clamp(e: Emitter, x: Value, min: Operand | None = None, max: Operand | None 
     if min is not None:
         result = e.emit(ops.Maximum(), result, e.operand(min, dtype))
     return result if max is None else e.emit(ops.Minimum(), result, e.operand(max, dtype))
+
+
+@converts("leaky_relu")
+def leaky_relu(e: Emitter, x: Value, negative_slope: float = 0.01) -> Value:
+    positive = e.emit(ops.Gt(), x, e.scalar(0, F32))
+    return e.emit(ops.Where(), positive, x, e.emit(ops.Mul(), x, e.scalar(negative_slope, F32)))
+
+
+@converts("hardtanh")
+def hardtanh(e: Emitter, x: Value, min_val: float = -1, max_val: float = 1) -> Value:
+    return clamp(e, x, min_val, max_val)
 
 
 @converts("clamp_min")
@@ -221,8 +237,9 @@ def full(e: Emitter, _: Any, *rest: Any, **__: Any) -> Value:
     return filled(e, rest[-1])
 
 
-@converts("zeros", "zeros_like", "new_zeros")
+@converts("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted")
 def zeros(e: Emitter, *_: Any, **__: Any) -> Value:
+    """Memory without values may hold anything, so it holds zeros."""
     return filled(e, 0)
 
 

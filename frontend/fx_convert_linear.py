@@ -180,6 +180,31 @@ def maximum(
     return e.emit(reduces.Max(axis, keepdim), x), e.emit(reduces.Argmax(axis, keepdim), x)
 
 
+@converts("var")
+def variance(
+    e: Emitter, x: Value, dim: Any = None, *, correction: float | None = 1, keepdim: bool = False
+) -> Value:
+    """Mean of squared differences, times N / (N - correction)."""
+    axes = _axes(x, dim)
+    count = TensorType(F32, tuple(x.type.shape[a] for a in axes)).size
+    correction = 1 if correction is None else correction
+    if not isinstance(count, int) or count <= correction:
+        raise Unsupported(f"the variance of {count} elements with correction {correction}")
+    centred = e.emit(ops.Sub(), x, _reduce(e, reduces.Mean, x, axes, True))
+    squares = _reduce(e, reduces.Mean, e.emit(ops.Mul(), centred, centred), axes, keepdim)
+    if correction == 0:
+        return squares
+    return e.emit(ops.Mul(), squares, e.scalar(count / (count - correction), F32))
+
+
+@converts("log_softmax", "_log_softmax")
+def log_softmax(e: Emitter, x: Value, dim: int, *_: Any, **__: Any) -> Value:
+    axis, x = axis_of(x, dim), e.cast(x, F32)
+    shifted = e.emit(ops.Sub(), x, e.emit(reduces.Max(axis, True), x))
+    total = e.emit(reduces.Sum(axis, True), e.emit(ops.Exp(), shifted))
+    return e.emit(ops.Sub(), shifted, e.emit(ops.Log(), total))
+
+
 @converts("softmax", "_softmax")
 def softmax(e: Emitter, x: Value, dim: int, *_: Any, **__: Any) -> Value:
     """The optional dtype is a float, and all floats are f32."""

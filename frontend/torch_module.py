@@ -115,18 +115,22 @@ def _dynamic_shapes(
     """Torch's form of ``dims``, with one `Dim` per name."""
     if not dims:
         return None
-    bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-    if unknown := sorted(set(dims) - set(bound)):
+    bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    spread = {
+        name: [f"{name}_{i}" for i in range(len(value))]
+        for name, value in bound.arguments.items()
+        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+    }  # ``forward(self, *xs)``: torch calls the arguments xs_0, xs_1, ...
+    plain = [name for name in bound.arguments if name not in spread]
+    known = [*plain, *(name for names in spread.values() for name in names)]
+    if unknown := sorted(set(dims) - set(known)):
         raise FrontendError(
-            f"{type(module).__name__}: expected dims of {', '.join(bound)}, "
+            f"{type(module).__name__}: expected dims of {', '.join(known)}, "
             f"got {', '.join(unknown)}"
         )
-    names = {name for axes in dims.values() for name in axes.values()}
-    known = {name: Dim(name, min=2) for name in sorted(names)}
-    return {
-        argument: {axis: known[name] for axis, name in dims.get(argument, {}).items()} or None
-        for argument in bound
-    }
+    sizes = {name: Dim(name, min=2) for axes in dims.values() for name in axes.values()}
+    axes = {n: {a: sizes[d] for a, d in dims.get(n, {}).items()} or None for n in known}
+    return {n: axes[n] for n in plain} | {n: tuple(axes[m] for m in ms) for n, ms in spread.items()}
 
 
 def _load_transformers(module: torch.nn.Module, progress: Progress | None) -> Captured:
