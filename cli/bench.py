@@ -7,6 +7,7 @@ shared; figures are medians over the rounds.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import resource
 import statistics
@@ -18,6 +19,9 @@ import numpy as np
 
 from ..errors import SglkError
 from ..runtime import load
+from ..runtime.selftest import target_name
+from ..targets.artifact import Artifact
+from ..targets.registry import open_device
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, help="worker threads (default: all allowed cores)")
     parser.add_argument("--device", help="device to run on (default: the artifact's target)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument(
+        "--profile", action="store_true", help="time every kernel of a prefill and a decode step"
+    )
     return parser
 
 
@@ -67,6 +74,8 @@ def run(options: argparse.Namespace) -> int:
         for prompt in _numbers("--prompt", options.prompt)
         for concurrency in _numbers("--concurrency", options.concurrency)
     ]
+    if options.profile:
+        return _profile(options, scenarios)
     started = time.perf_counter()
     most = max(s.concurrency * (s.prompt + s.new + 64) for s in scenarios)
     llm = load(options.artifact, **_load_options(options, most, scenarios))
@@ -86,6 +95,31 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _profile(options: argparse.Namespace, scenarios: list[Scenario]) -> int:
+    """Kernel times of each scenario's prefill and decode steps."""
+    from .step_profile import pages_needed, profile_lines, profile_steps
+
+    profiles = []
+    with Artifact.open(options.artifact) as artifact:
+        device = open_device(options.device or target_name(artifact))
+        page_size = int(artifact.manifest["target"]["page_size"])  # type: ignore[index, call-overload]
+        for each in scenarios:
+            shape = (each.prompt, each.concurrency, min(each.new, 16))
+            pages = pages_needed(page_size, *shape)
+            tokens = max(512, each.concurrency)
+            with contextlib.closing(
+                device.load(
+                    artifact, num_pages=pages, max_tokens=tokens, num_threads=options.threads
+                )
+            ) as executable:
+                profiles += profile_steps(executable, *shape)
+    if options.json:
+        print(json.dumps([asdict(profile) for profile in profiles]))
+    else:
+        print("\n\n".join("\n".join(profile_lines(profile)) for profile in profiles))
+    return 0
+
+
 def _numbers(option: str, text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
@@ -97,9 +131,6 @@ def _load_options(
     options: argparse.Namespace, tokens: int, scenarios: list[Scenario]
 ) -> dict[str, Any]:
     """Enough pages that no scenario is preempted."""
-    from ..targets.artifact import Artifact
-    from ..targets.registry import open_device
-
     with Artifact.open(options.artifact) as artifact:
         target: Any = artifact.manifest["target"]
         device = open_device(options.device or str(target["name"]))

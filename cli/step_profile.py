@@ -1,0 +1,122 @@
+"""``sglk bench --profile``: where the time of a step goes, kernel by kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import DeviceError
+from ..targets.device import Executable, StepBatch
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """All calls that one kernel gets in a step, for one op."""
+
+    op: str
+    kernel: str
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """The mean over some equal steps; ``wall_s`` is measured without the per-call clocks."""
+
+    name: str
+    tokens: int
+    context: int
+    wall_s: float
+    kernels: list[KernelTime] = field(default_factory=list)
+
+
+def profile_steps(
+    executable: Executable, prompt: int, concurrency: int, steps: int
+) -> list[StepProfile]:
+    """Profile the prefill of ``prompt`` tokens and decode steps of ``concurrency`` sequences after it."""
+    if not hasattr(executable, "start_profile"):
+        raise DeviceError("--profile: this device does not time its kernels (leave the option out)")
+    chunk = min(prompt, executable.max_tokens)
+    prefill = [_batch(executable, 1, prompt - chunk, chunk)]
+    decode = [_batch(executable, concurrency, prompt + step, 1) for step in range(steps)]
+    return [
+        _profile(executable, "prefill", prefill * 3, prompt),
+        _profile(executable, "decode", decode, prompt + steps),
+    ]
+
+
+def pages_needed(page_size: int, prompt: int, concurrency: int, steps: int) -> int:
+    """Pages for `profile_steps`, the reserved one included."""
+    return 1 + concurrency * -(-(prompt + steps) // page_size)
+
+
+def _batch(executable: Executable, seqs: int, start: int, new: int) -> StepBatch:
+    """``new`` tokens of each of ``seqs`` sequences that hold ``start`` tokens already."""
+    size = executable.page_size
+    each = -(-(start + new) // size)
+    table = 1 + np.arange(seqs * each, dtype=np.int32).reshape(seqs, each)
+    positions = np.arange(start, start + new, dtype=np.int32)
+    slots = table[:, positions // size] * size + positions % size
+    rng = np.random.default_rng(start)
+    return StepBatch(
+        token_ids=rng.integers(0, executable.vocab_size, seqs * new, dtype=np.int32),
+        positions=np.tile(positions, seqs),
+        slots=np.ascontiguousarray(slots.reshape(-1), np.int32),
+        query_start=np.arange(seqs + 1, dtype=np.int32) * np.int32(new),
+        seq_lens=np.full(seqs, start + new, np.int32),
+        page_table=table,
+        logit_rows=(np.arange(1, seqs + 1) * new - 1).astype(np.int32),
+    )
+
+
+def _profile(executable: Any, name: str, batches: list[StepBatch], context: int) -> StepProfile:
+    """One warm-up, the steps without clocks, then the steps again with them."""
+    executable.step(batches[0])
+    started = time.perf_counter()
+    for batch in batches:
+        executable.step(batch)
+    wall = (time.perf_counter() - started) / len(batches)
+    executable.start_profile()
+    for batch in batches:
+        executable.step(batch)
+    kernels = summed(executable.profile(), len(batches))
+    return StepProfile(name, len(batches[0].token_ids), context, wall, kernels)
+
+
+def summed(calls: Iterable[Any], steps: int) -> list[KernelTime]:
+    """Calls of one op and kernel added up, per step, the slowest first; idle buckets do not count."""
+    counts: dict[tuple[str, str], list[int]] = {}
+    for call in calls:
+        if call.nanoseconds:
+            entry = counts.setdefault((call.op, call.kernel), [0, 0])
+            entry[0] += 1
+            entry[1] += call.nanoseconds
+    times = [
+        KernelTime(op, kernel, number, total / steps / 1e9)
+        for (op, kernel), (number, total) in counts.items()
+    ]
+    return sorted(times, key=lambda each: -each.seconds)
+
+
+def profile_lines(profile: StepProfile) -> list[str]:
+    """A table for people."""
+    total = sum(each.seconds for each in profile.kernels)
+    wide = max([len(each.op) for each in profile.kernels] + [2])
+    lines = [
+        f"{profile.name}: {profile.tokens} tokens at context {profile.context}, "
+        f"{profile.wall_s * 1e3:.2f} ms a step ({total * 1e3:.2f} ms in kernels while timed)",
+        f"  share       ms  calls  us/call  {'op':<{wide}}  kernel",
+    ]
+    shown = [each for each in profile.kernels if each.seconds >= total / 2000]
+    lines += [
+        f"  {each.seconds / total:5.1%} {each.seconds * 1e3:8.3f} {each.calls:6d} "
+        f"{each.seconds / each.calls * 1e6:8.1f}  {each.op:<{wide}}  {each.kernel}"
+        for each in shown
+    ]
+    if hidden := len(profile.kernels) - len(shown):
+        lines.append(f"  and {hidden} kernels with less than 0.05% each")
+    return lines
