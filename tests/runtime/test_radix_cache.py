@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    precondition,
+    rule,
+)
 from sglk.runtime.page_pool import Page, PageError, PagePool
 from sglk.runtime.radix_cache import Node, RadixCache
 
@@ -42,6 +51,12 @@ class Tree(RuleBasedStateMachine):
         self.locked.append((namespace, prefix))
         return node, namespace, prefix
 
+    @precondition(lambda self: self.cached)
+    @rule(target=holders, data=st.data(), more=keys)
+    def acquire_known(self, data: st.DataObject, more: Prefix) -> tuple[Node, str, Prefix]:
+        namespace, prefix = data.draw(st.sampled_from(sorted(self.cached)))
+        return self.acquire(prefix + more, namespace)
+
     @rule(target=holders, holder=consumes(holders), more=keys)
     def insert(self, holder: tuple[Node, str, Prefix], more: Prefix) -> tuple[Node, str, Prefix]:
         node, namespace, prefix = holder
@@ -75,12 +90,23 @@ class Tree(RuleBasedStateMachine):
     def agrees_with_the_model(self) -> None:
         self.tree.check()
         self.pool.check(self.tree.pages(), [])
-        assert set(self.tree.pages()) == set(self.cached.values())
-        for namespace, prefix in self.cached:
-            assert len(prefix) == 1 or (namespace, prefix[:-1]) in self.cached
+        assert dict(contents(self.tree)) == self.cached
         safe = {(n, p[:i]) for n, p in self.locked for i in range(1, len(p) + 1)}
         assert safe <= set(self.cached)
         assert self.tree.num_evictable == len(self.cached) - len(safe)
+
+
+def contents(tree: RadixCache) -> Iterator[tuple[tuple[str, Prefix], Page]]:
+    """Every prefix in the tree with the page of its last key."""
+    for root in tree._roots.values():
+        yield from _below(root, ())
+
+
+def _below(node: Node, prefix: Prefix) -> Iterator[tuple[tuple[str, Prefix], Page]]:
+    for count, page in enumerate(node.pages, 1):
+        yield (node.namespace, prefix + tuple(node.keys[:count])), page
+    for child in node.children.values():
+        yield from _below(child, prefix + tuple(node.keys))
 
 
 TestTree = Tree.TestCase

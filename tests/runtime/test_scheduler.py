@@ -130,6 +130,35 @@ def test_the_largest_possible_request_runs(fake: SimpleNamespace) -> None:
     assert bench.reasons == {"small": "length", "largest": "length"}
 
 
+def test_a_prompt_that_fills_the_pool_runs_when_alone(fake: SimpleNamespace) -> None:
+    bench = fake.Bench(limits(num_pages=9))
+    bench.add("small", prompt(3), 9)
+    bench.add("filling", prompt(32), 1)
+    bench.run()
+    assert bench.reasons == {"small": "length", "filling": "length"}
+
+
+def test_an_admission_leaves_room_for_those_who_run(fake: SimpleNamespace) -> None:
+    """The last page goes to the running request that will need it, not to a newcomer."""
+    bench = fake.Bench(limits(num_pages=4, prefix_cache=False))
+    old = bench.add("old", prompt(7), 4)
+    bench.step()
+    new = bench.add("new", prompt(4, 40), 1)
+    bench.run()
+    assert (old.num_preemptions, new.num_preemptions) == (0, 0)
+    assert list(bench.reasons) == ["old", "new"]
+
+
+def test_a_preempted_request_comes_before_later_arrivals(fake: SimpleNamespace) -> None:
+    bench = fake.Bench(limits(num_pages=9, max_running=2, prefix_cache=False))
+    requests = [bench.add(name, prompt(8, ord(name[0])), 20) for name in ("old", "mid", "new")]
+    while not requests[1].num_preemptions:
+        bench.step()
+    assert list(bench.scheduler.waiting) == ["mid", "new"]
+    bench.run()
+    assert list(bench.reasons) == ["old", "mid", "new"]
+
+
 def test_an_id_in_use_is_refused() -> None:
     scheduler = Scheduler(limits())
     scheduler.add(Request("a", [1], 1))
