@@ -148,13 +148,21 @@ def _expect_free(flat: Flattener, values: Sequence[Value], what: str) -> None:
         raise Refusal(f"has a {what} that depends on tokens")
 
 
-def _flat_axis(flat: Flattener, value: Value, axis: int, doing: str) -> int:
-    """Where ``axis`` of the captured value lies in the flat one."""
+def _expect_no_token_axis(flat: Flattener, value: Value, axis: int, doing: str) -> None:
     if axis == flat.token_axis(value):
         raise Refusal(f"{doing} {MIXES} of {value.type}")
-    if axis not in flat.kept(value):
-        raise Refusal(f"{doing} the batch axis of {value.type}")
-    return 1 + flat.kept(value).index(axis)
+
+
+def _with_axis(
+    flat: Flattener, node: Node, value: Value, axis: int, doing: str
+) -> tuple[Value, int]:
+    """The flat value and where ``axis`` of the captured one lies in it; a dropped 1 is put back."""
+    _expect_no_token_axis(flat, value, axis, doing)
+    if axis in flat.kept(value):
+        return flat.known[value], 1 + flat.kept(value).index(axis)
+    others = [i for i in range(value.type.rank) if i != flat.token_axis(value)]
+    shape = (flat.tokens, *(value.type.shape[i] for i in others))
+    return flat.reshaped(node, flat.known[value], shape), 1 + others.index(axis)
 
 
 # Elementwise ------------------------------------------------------------------------------------
@@ -221,16 +229,18 @@ def _transpose(flat: Flattener, node: Node) -> None:
 def _slice(flat: Flattener, node: Node) -> None:
     assert isinstance(node.op, Slice)
     (x,) = node.inputs
-    axis = _flat_axis(flat, x, node.op.axis, "cuts")
-    flat.finish(node, flat.emit(node, dataclasses.replace(node.op, axis=axis), flat.known[x]))
+    y, axis = _with_axis(flat, node, x, node.op.axis, "cuts")
+    flat.finish(node, flat.emit(node, dataclasses.replace(node.op, axis=axis), y))
 
 
 @rule(Concat)
 def _concat(flat: Flattener, node: Node) -> None:
     assert isinstance(node.op, Concat)
-    axes = {_flat_axis(flat, v, node.op.axis, "joins along") for v in node.inputs}
-    parts = [flat.known[v] for v in node.inputs]
-    flat.finish(node, flat.emit(node, Concat(axes.pop()), *parts))
+    found = [_with_axis(flat, node, v, node.op.axis, "joins along") for v in node.inputs]
+    ranks = {value.type.rank for value, _ in found}
+    assert len(ranks) == 1  # parts of one shape but for the axis keep or drop the same axes
+    parts, axes = zip(*found, strict=True)
+    flat.finish(node, flat.emit(node, Concat(axes[0]), *parts))
 
 
 # Reductions, products, norms --------------------------------------------------------------------
@@ -240,15 +250,15 @@ def _concat(flat: Flattener, node: Node) -> None:
 def _reduce(flat: Flattener, node: Node) -> None:
     assert isinstance(node.op, Reduce | Softmax)
     (x,) = node.inputs
-    axis = _flat_axis(flat, x, node.op.axis % x.type.rank, "reduces")
-    flat.finish(node, flat.emit(node, dataclasses.replace(node.op, axis=axis), flat.known[x]))
+    y, axis = _with_axis(flat, node, x, node.op.axis % x.type.rank, "reduces")
+    flat.finish(node, flat.emit(node, dataclasses.replace(node.op, axis=axis), y))
 
 
 @rule(RmsNorm, LayerNorm, AddRmsNorm)
 def _norm(flat: Flattener, node: Node) -> None:
     data = 2 if isinstance(node.op, AddRmsNorm) else 1
     for value in node.inputs[:data]:
-        _flat_axis(flat, value, value.type.rank - 1, "reduces")
+        _expect_no_token_axis(flat, value, value.type.rank - 1, "reduces")
     _expect_free(flat, node.inputs[data:], "weight")
     flat.finish(node, *flat.graph.append(node.op, *_all(flat, node), source=node.source))
 
@@ -256,7 +266,7 @@ def _norm(flat: Flattener, node: Node) -> None:
 @rule(Linear, GatedLinear)
 def _linear(flat: Flattener, node: Node) -> None:
     x, weight, *rest = node.inputs
-    _flat_axis(flat, x, x.type.rank - 1, "contracts")
+    _expect_no_token_axis(flat, x, x.type.rank - 1, "contracts")
     has_residual = isinstance(node.op, Linear) and node.op.has_residual
     _expect_free(flat, [weight, *(rest[:-1] if has_residual else rest)], "weight")
     flat.finish(node, flat.emit(node, node.op, *_all(flat, node)))
@@ -267,7 +277,7 @@ def _matmul(flat: Flattener, node: Node) -> None:
     """Only a product of token rows with a matrix that is free of tokens: [..., T, K] x [K, N]."""
     a, b = node.inputs
     _expect_free(flat, [b], "right side")
-    _flat_axis(flat, a, a.type.rank - 1, "contracts")
+    _expect_no_token_axis(flat, a, a.type.rank - 1, "contracts")
     matrices = prod(b.type.shape[:-2])
     if matrices != 1:
         raise Refusal(f"multiplies by {matrices} matrices, which has no rule for flat tokens")

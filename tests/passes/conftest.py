@@ -224,7 +224,7 @@ def assert_mixed_batches_equal_single_runs(captured: Graph, pipeline: str) -> No
     paged = PagedRun(step, params, rng)
     for batch in STEPS:
         for seq, position, logits in paged.step(prompts, batch):
-            assert_close(logits, alone[seq][position], 1e-5, f"sequence {seq} at {position}")
+            assert_close(logits, alone[seq][position], 1e-4, f"sequence {seq} at {position}")
     assert paged.done == list(LENGTHS)
 
 

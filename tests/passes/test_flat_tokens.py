@@ -287,6 +287,11 @@ LOCAL = {
         "%f: f32[1, tokens, 6] = broadcast(%e) {shape=(1, tokens, 6)}\n"
         "%y: f32[1, tokens, 6] = sub(%d, %f)"
     ),
+    "ops on the batch axis": (
+        "%t: f32[1, tokens, 6] = tanh(%x)\n%c: f32[2, tokens, 6] = concat(%x, %t) {axis=0}\n"
+        "%s: f32[1, tokens, 6] = slice(%c) {axis=0, start=1, stop=2}\n"
+        "%m: f32[tokens, 6] = mean(%x) {axis=0}\n%y: f32[1, tokens, 6] = mul(%s, %m)"
+    ),
     "a matrix free of tokens": (
         "%w2: f32[1, 6, 1] = reshape(%w) {shape=(1, 6, 1)}\n%w3: f32[1, 6, 6] = mul(%w2, %w)\n"
         "%y: f32[1, tokens, 6] = matmul(%x, %w3)"
