@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -308,14 +311,24 @@ def load(path: str | Path, device: str | None = None, **options: Any) -> LLM:
     chosen = LoadOptions(**options)
     artifact = Artifact.open(path)
     try:
-        config = _generation_config(artifact)
-        tokenizer = _tokenizer(artifact, config)
-        template = _chat_template(artifact, tokenizer)
-        executable = open_executable(artifact, device, chosen)
+        return _bind(artifact, device, chosen)
     except BaseException:
         artifact.close()
         raise
-    limits = limits_of(executable, context_length(artifact, chosen), chosen)
+
+
+def _bind(artifact: Artifact, device: str | None, options: LoadOptions) -> LLM:
+    config = _generation_config(artifact)
+    # Reading a vocabulary takes about as long as placing a small model: do both at once.
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        text_side = pool.submit(_text_side, artifact, config)
+        executable = open_executable(artifact, device, options)
+    try:
+        tokenizer, template = text_side.result()
+        limits = limits_of(executable, context_length(artifact, options), options)
+    except BaseException:
+        executable.close()
+        raise
     engine = Engine(Executor(executable, limits), limits, tokenizer, config)
     return LLM(engine, chat_template=template, defaults=config.defaults, artifact=artifact)
 
@@ -326,17 +339,16 @@ def _generation_config(artifact: Artifact) -> GenerationConfig:
     return GenerationConfig.parse(artifact.read(GENERATION))
 
 
-def _tokenizer(artifact: Artifact, config: GenerationConfig) -> Tokenizer | None:
+def _text_side(
+    artifact: Artifact, config: GenerationConfig
+) -> tuple[Tokenizer | None, ChatTemplate | None]:
     if TOKENIZER not in artifact.names:
-        return None
-    return Tokenizer.parse(artifact.read(TOKENIZER), config)
-
-
-def _chat_template(artifact: Artifact, tokenizer: Tokenizer | None) -> ChatTemplate | None:
-    if TEMPLATE not in artifact.names or tokenizer is None:
-        return None
+        return None, None
+    tokenizer = Tokenizer.parse(artifact.read(TOKENIZER), config)
+    if TEMPLATE not in artifact.names:
+        return tokenizer, None
     source = artifact.read(TEMPLATE).decode("utf-8", "replace")
-    return ChatTemplate(source, tokenizer.special_tokens)
+    return tokenizer, ChatTemplate(source, tokenizer.special_tokens)
 
 
 def _sampling(params: SamplingParams | None, sampling: Mapping[str, Any]) -> SamplingParams:

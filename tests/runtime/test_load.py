@@ -31,7 +31,10 @@ def loaded(monkeypatch: pytest.MonkeyPatch, fake: SimpleNamespace) -> list[Any]:
         def load(self, artifact: Any, **asked: Any) -> Any:
             calls.append(asked)
             model = artifact.manifest["model"]
-            return fake.HashDevice(asked["num_pages"], 32, asked["max_tokens"], model["vocab_size"])
+            calls.append(
+                fake.HashDevice(asked["num_pages"], 32, asked["max_tokens"], model["vocab_size"])
+            )
+            return calls[-1]
 
         def kv_bytes_per_page(self, artifact: Any) -> int:
             return PAGE_BYTES
@@ -76,7 +79,7 @@ def test_an_artifact_with_everything(
         "generation.json": GENERATION,
     }
     with runtime.load(write(tmp_path / "a.sglk", members)) as llm:
-        assert loaded == ["cpu", {"num_pages": 257, "max_tokens": 512, "num_threads": None}]
+        assert loaded[:2] == ["cpu", {"num_pages": 257, "max_tokens": 512, "num_threads": None}]
         assert llm.recommended == {"top_p": 0.9}
         assert llm.chat_ids([{"role": "user", "content": "hello"}])[-1] == 1
         found = llm.generate("hello", max_tokens=None)
@@ -115,11 +118,12 @@ def test_invalid_options_are_refused(tmp_path: Path, option: str, value: Any) ->
 
 def test_damaged_members_are_refused(tmp_path: Path, loaded: list[Any]) -> None:
     for name, message in (
-        ("tokenizer.json", "tokenizer.json: expected a tokenizer"),
         ("generation.json", "generation.json: expected JSON"),
+        ("tokenizer.json", "tokenizer.json: expected a tokenizer"),
     ):
         with pytest.raises(ArtifactError, match=message):
             runtime.load(write(tmp_path / f"{name}.sglk", {name: b"{"}))
+    assert loaded[-1].is_closed, "the device was kept although loading failed"
 
 
 def test_a_file_that_is_no_artifact_is_refused(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ class Tree(RuleBasedStateMachine):
 
     @rule(target=holders, wanted=keys, namespace=namespaces)
     def acquire(self, wanted: Prefix, namespace: str) -> tuple[Node, str, Prefix]:
+        return self.locked_prefix(wanted, namespace)
+
+    def locked_prefix(self, wanted: Prefix, namespace: str) -> tuple[Node, str, Prefix]:
         node, pages = self.tree.acquire(wanted, namespace)
         prefix = wanted[: self.longest(namespace, wanted)]
         assert pages == [self.cached[namespace, prefix[: i + 1]] for i in range(len(prefix))]
@@ -55,7 +58,7 @@ class Tree(RuleBasedStateMachine):
     @rule(target=holders, data=st.data(), more=keys)
     def acquire_known(self, data: st.DataObject, more: Prefix) -> tuple[Node, str, Prefix]:
         namespace, prefix = data.draw(st.sampled_from(sorted(self.cached)))
-        return self.acquire(prefix + more, namespace)
+        return self.locked_prefix(prefix + more, namespace)
 
     @rule(target=holders, holder=consumes(holders), more=keys)
     def insert(self, holder: tuple[Node, str, Prefix], more: Prefix) -> tuple[Node, str, Prefix]:

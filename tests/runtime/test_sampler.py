@@ -95,10 +95,10 @@ def test_draws_are_the_inverse_of_the_naive_distribution(
 def test_frequencies_match_the_probabilities() -> None:
     row = rows(1, 12, 5, scale=1.5)
     chosen = SamplingParams(temperature=0.9, top_p=0.95)
-    states = [RowState(chosen, [0] * n, seed=3) for n in range(4000)]
-    ids = sample(np.repeat(row, 4000, axis=0), states).token_ids
-    share = np.bincount(ids, minlength=12) / 4000
-    assert np.abs(share - naive_distribution(row[0], chosen)).max() < 0.025
+    states = [RowState(chosen, [0] * n, seed=3) for n in range(2500)]
+    ids = sample(np.repeat(row, 2500, axis=0), states).token_ids
+    share = np.bincount(ids, minlength=12) / 2500
+    assert np.abs(share - naive_distribution(row[0], chosen)).max() < 0.03
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
