@@ -309,12 +309,25 @@ def load(path: str | Path, device: str | None = None, **options: Any) -> LLM:
     ``max_running``, ``max_context``, ``prefix_cache``, ``num_threads``.
     """
     chosen = LoadOptions(**options)
-    artifact = Artifact.open(path)
+    with _no_collections():
+        artifact = Artifact.open(path)
+        try:
+            return _bind(artifact, device, chosen)
+        except BaseException:
+            artifact.close()
+            raise
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Loading makes thousands of objects that stay: looking for garbage would double its time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
-        return _bind(artifact, device, chosen)
-    except BaseException:
-        artifact.close()
-        raise
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _bind(artifact: Artifact, device: str | None, options: LoadOptions) -> LLM:

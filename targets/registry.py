@@ -11,12 +11,13 @@ Our own targets are listed here; an installed package adds one with an entry poi
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from typing import TYPE_CHECKING, cast
 
 from ..errors import DeviceError
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from .device import Device
 
 GROUP = "sglk.targets"
@@ -40,11 +41,14 @@ def open_device(name: str) -> Device:
     return _open_plugin(points[name])
 
 
-def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    return {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
+def _entry_points() -> dict[str, EntryPoint]:
+    # Imported here: it costs more than our own device, which needs no entry point.
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=GROUP)}
 
 
-def _open_plugin(point: importlib.metadata.EntryPoint) -> Device:
+def _open_plugin(point: EntryPoint) -> Device:
     """Whatever a plug-in raises while loading becomes one sentence with its name and cause."""
     try:
         device = point.load()()

@@ -6,6 +6,7 @@ every member but the weights, whose gigabytes `verify_weights` reads when asked.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +70,7 @@ class Artifact:
         """Entry points that have a program."""
         return tuple(self._section("programs"))
 
-    @property
+    @functools.cached_property
     def weights(self) -> dict[str, dict[str, object]]:
         """Manifest entry of every weight."""
         return cast(dict[str, dict[str, object]], self._section("weights"))

@@ -295,8 +295,14 @@ class _Args:
         self.known: dict[tuple[object, ...], Arg] = {}
 
     def read(self, where: str, value: object) -> Arg:
-        texts = [as_text(where, item) for item in as_list(where, value, 3)]
-        return self.known.get(tuple(texts)) or self.known.setdefault(tuple(texts), Arg(*texts))
+        items = as_list(where, value, 3)
+        kind, name, offset = items
+        if isinstance(kind, str) and isinstance(name, str) and isinstance(offset, str):
+            found = self.known.get((kind, name, offset))
+            if found is not None:
+                return found
+        texts = [as_text(where, item) for item in items]
+        return self.known.setdefault(tuple(texts), Arg(*texts))
 
 
 def _read_call(where: str, value: object, known: _Args) -> Call:
