@@ -11,7 +11,7 @@ caller may abort requests and step again.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..errors import RequestError
 from .admission import Limits
 from .executor import Executor
-from .request import MAX_SEED, FinishReason, Request, SamplingParams
+from .request import FinishReason, Request, SamplingParams
 from .sampler import RowState, TokenLogprob, sample
 from .scheduler import Event, Scheduler, Stats
 from .text import AnswerText
@@ -51,6 +51,10 @@ class _Live:
     row: RowState
     text: AnswerText | None
     logprob: TokenLogprob | None = None
+
+
+def _fresh_seed() -> int:
+    return int.from_bytes(os.urandom(8), "little")
 
 
 def as_ids(prompt: object) -> NDArray[np.signedinteger[Any]]:
@@ -118,7 +122,7 @@ class Engine:
             namespace=cache_salt,
         )
         self.scheduler.add(request)
-        seed = secrets.randbelow(MAX_SEED) if params.seed is None else int(params.seed)
+        seed = _fresh_seed() if params.seed is None else int(params.seed)
         self._live[request_id] = _Live(
             RowState(params, ids, seed, sample_index), self._answer_text(params)
         )
