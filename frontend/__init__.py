@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import FrontendError
-from .captured import Captured, ModelInfo
+from .captured import Captured, ModelInfo, Progress
 
-__all__ = ["Captured", "ModelInfo", "load_model"]
+__all__ = ["Captured", "ModelInfo", "Progress", "load_model"]
 
 
 def load_model(
@@ -22,7 +22,7 @@ def load_model(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dims: Mapping[str, Mapping[int, str]] | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Captured:
     """Capture a Hugging Face folder, a ``.gguf`` or ``.pt2`` file, or a torch module or program.
 

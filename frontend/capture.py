@@ -24,7 +24,8 @@ from torch.overrides import TorchFunctionMode
 from ..errors import FrontendError, SglkError
 from ..ir.graph import Graph
 from . import attention
-from .fx_convert import Progress, convert_program, silent, symbol_names
+from .captured import Progress, silent
+from .fx_convert import convert_program, symbol_names
 
 EXAMPLE_TOKENS = 7  # torch specialises sizes 0 and 1, and nothing in a model is 7 by accident
 _INPUTS = {"token_ids": {1: "tokens"}, "position_ids": {1: "tokens"}}

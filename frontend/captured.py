@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..ir.dim import Dim
 from ..ir.graph import Graph, Node
 from ..ir.ops.attention import Attention
 from .tokenizer_files import TokenizerFiles
 from .weights import WeightSource
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called as ``progress(stage, done, total)``."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """The default of every ``progress`` argument."""
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,11 @@ from ..errors import FrontendError, SglkError
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from . import fx_convert_elementwise, fx_convert_linear, fx_convert_shape
+from .captured import Progress, silent
 from .fx_convert_context import CONVERTERS, Emitter, Unsupported, numpy_array, source_line
 from .fx_convert_dims import DimNames
 
 __all__ = ["convert_program", "fx_convert_elementwise", "fx_convert_linear", "fx_convert_shape"]
-
-Progress = Callable[[str, int, int], None]
 
 
 def convert_program(
@@ -45,13 +44,10 @@ def convert_program(
     """
     if needs_decomposition(program):
         program = decompose(program)
+    _refuse_state(program, name)
     names = symbol_names(program) if symbols is None else symbols
     conversion = _Conversion(program, Graph(name), DimNames(names), rename)
     return conversion.run(progress or silent)
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """The default of every ``progress`` argument."""
 
 
 def symbol_names(
@@ -72,6 +68,20 @@ def symbol_names(
                 symbol = str(size.node.expr)
                 found[symbol] = wanted.get(axis, found.get(symbol, symbol))
     return found if inputs or len(found) != 1 else dict.fromkeys(found, "tokens")
+
+
+def _refuse_state(program: ExportedProgram, name: str) -> None:
+    """A buffer may serve as scratch within a call, but not carry values to the next one."""
+    signature = program.graph_signature
+    changed = {*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()}
+    live = {node.name for node in live_nodes(program)}
+    for spec in signature.input_specs:
+        label = spec.target or getattr(spec.arg, "name", "")
+        if label in changed and getattr(spec.arg, "name", "") in live:
+            raise FrontendError(
+                f"{name}: expected a model without memory between calls, got one that reads and "
+                f"overwrites {label} (make it an input and an output)"
+            )
 
 
 # Decomposition ------------------------------------------------------------------------------

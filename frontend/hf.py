@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FrontendError
-from .capture import capture_causal_lm
-from .captured import Captured, describe
-from .fx_convert import Progress
+from .captured import Captured, Progress, describe
 from .model_files import open_model
 from .weights import check_against
 
@@ -21,6 +19,8 @@ def load_hf(path: str | Path, progress: Progress | None = None) -> Captured:
     """
     files = open_model(path)
     check_is_causal(files.config, str(path))
+    from .capture import capture_causal_lm  # torch: a wrong path is refused without waiting for it
+
     graph = capture_causal_lm(files.config, progress)
     check_against(files.source, {v.name: v.type.concrete({}) for v in graph.params})
     text = files.config.get_text_config(decoder=True)

@@ -16,8 +16,8 @@ from torch.export import Dim, ExportedProgram
 
 from ..errors import FrontendError
 from .capture import capture_causal_lm, model_errors, quiet
-from .captured import Captured, describe
-from .fx_convert import Progress, convert_program, symbol_names
+from .captured import Captured, Progress, describe
+from .fx_convert import convert_program, symbol_names
 from .hf import check_is_causal, context_length
 from .weights import WeightInfo
 

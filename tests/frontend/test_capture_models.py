@@ -11,6 +11,7 @@ import pytest
 import torch
 from sglk.errors import FrontendError
 from sglk.frontend import load_model
+from sglk.frontend.attention import MaskKind, mask_kind
 from sglk.frontend.capture import capture_causal_lm
 from sglk.frontend.model_files import open_model
 from sglk.ir.graph import Graph
@@ -21,7 +22,7 @@ from sglk.ir.parser import parse_graph
 from sglk.ir.rewrite import clone
 from sglk.ir.testing import assert_close
 from sglk.ir.verify import verify
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, masking_utils
 
 SIZES: dict[str, Any] = {
     "vocab_size": 96,
@@ -269,3 +270,24 @@ def test_smollm2_gives_the_logits_of_transformers(smollm2_gguf: Path) -> None:
     with torch.no_grad():
         wanted = model.eval()(input_ids=ids).logits.numpy()
     assert_close(run(captured.graph, ids, captured.weights.read), wanted, 1e-4)
+
+
+def _prefix(b: Any, h: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    return (k <= q) | (k < 4)
+
+
+def test_kind_of_a_mask_is_found_from_its_values() -> None:
+    causal, window = masking_utils.causal_mask_function, 4096
+    sliding = masking_utils.sliding_window_causal_mask_function(window)
+    both = masking_utils.bidirectional_mask_function
+    assert mask_kind(mask_function=causal) == MaskKind(causal=True)
+    assert mask_kind(mask_function=causal, local_size=window) == MaskKind(causal=True)
+    assert mask_kind(mask_function=sliding, local_size=window) == MaskKind(True, window)
+    assert mask_kind(mask_function=both) == MaskKind(causal=False)
+
+
+def test_mask_of_another_kind_is_refused() -> None:
+    off_by_one = masking_utils.sliding_window_causal_mask_function(4095)
+    for function in (off_by_one, _prefix):
+        with pytest.raises(FrontendError, match="expected causal, sliding-window or full"):
+            mask_kind(mask_function=function, local_size=4096)
