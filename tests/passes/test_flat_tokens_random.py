@@ -1,7 +1,7 @@
 """Soundness of the flat-token proof on random graphs: what it accepts is the same on mixed batches.
 
-The graphs are made of ops that move, repeat, join, reduce and multiply along random axes, so half of
-them mix tokens. A rule that let one of those through would show as other numbers (rules were
+The graphs are made of ops that move, repeat, join, reduce and multiply along random axes, so half
+of them mix tokens. A rule that let one of those through would show as other numbers (rules were
 broken on purpose to see it).
 """
 
