@@ -71,6 +71,7 @@ class _Unit:
     source: str
     flags: tuple[str, ...]
     key: str
+    is_kernel: bool
 
 
 def build(
@@ -125,7 +126,7 @@ def _unit(
         headers += [path.read_text() for path in sorted(folder.glob("*.h"))]
     portable = [flag for flag in flags if not flag.startswith("-I")]
     key = _hash(*compiler.command[-2:], compiler.version, *portable, *headers, source) + ".o"
-    return _Unit(name, source, flags, key)
+    return _Unit(name, source, flags, key, folder is None)
 
 
 def _hash(*parts: str) -> str:
@@ -145,13 +146,14 @@ def _compile_all(
     wanted = {unit.key: unit for unit in units}
     found = {key: path for key in wanted if (path := cache.find(key))}
     missing = [unit for key, unit in wanted.items() if key not in found]
+    header = _precompiled_header(compiler, missing, cache)
     cache.hits += len(found)
     cache.misses += len(missing)
     done = len(found)
     if progress:
         progress(done, len(wanted))
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        jobs = {pool.submit(_compile, compiler, unit, cache): unit for unit in missing}
+        jobs = {pool.submit(_compile, compiler, unit, cache, header): unit for unit in missing}
         try:
             for job in concurrent.futures.as_completed(jobs):
                 found[jobs[job].key] = job.result()
@@ -164,12 +166,35 @@ def _compile_all(
     return [found[key] for key in wanted]
 
 
-def _compile(compiler: Compiler, unit: _Unit, cache: KernelCache) -> Path:
+def _precompiled_header(
+    compiler: Compiler, missing: Sequence[_Unit], cache: KernelCache
+) -> tuple[str, ...]:
+    """The flag that finds ``tilec.h.gch``; nothing for other compilers."""
+    kernels = [unit for unit in missing if unit.is_kernel]
+    if not compiler.is_gcc or not kernels:
+        return ()
+    flags = kernels[0].flags
+    headers = [path.read_text() for path in sorted(INCLUDE.glob("*.h"))]
+    key = f"{_hash(*compiler.command, compiler.version, *flags, *headers)}.pch/tilec.h.gch"
+    path = cache.find(key)
+    if path is None:
+        source = str(INCLUDE / "tilec.h")
+
+        def make(to: Path) -> None:
+            compiler.run([*flags, "-x", "c++-header", source, "-o", str(to)], "tilec.h")
+
+        path = cache.put(key, make)
+    return (f"-I{path.parent}",)
+
+
+def _compile(compiler: Compiler, unit: _Unit, cache: KernelCache, header: tuple[str, ...]) -> Path:
+    include = header if unit.is_kernel else ()
+
     def make(to: Path) -> None:
         with tempfile.TemporaryDirectory() as folder:
             source, result = Path(folder) / "kernel.cpp", Path(folder) / "kernel.o"
             source.write_text(unit.source)
-            compiler.run([*unit.flags, "-c", str(source), "-o", str(result)], unit.name)
+            compiler.run([*include, *unit.flags, "-c", str(source), "-o", str(result)], unit.name)
             to.write_bytes(result.read_bytes())
 
     return cache.put(unit.key, make)

@@ -11,13 +11,13 @@ from ...errors import LoweringError
 from . import floats, integers, pointers
 from .expr import ZERO, Emitter, Expr, constant
 from .index import Index, flatten, unflatten
-from .ir import I1, I32, I64, Function, Op, Pointer, Scalar, Value
+from .ir import I1, I32, I64, Function, Op, Pointer, Value
 
 if TYPE_CHECKING:
     from .storage import Storage
 
 _UNSIGNED_USERS = frozenset(
-    "arith.uitofp arith.extui arith.shrui arith.divui arith.remui arith.maxui arith.minui".split()
+    f"arith.{name}" for name in ("uitofp", "extui", "shrui", "divui", "remui", "maxui", "minui")
 )
 
 
@@ -243,6 +243,10 @@ def _float_cast(em: Emitter, op: Op, e: list[Expr]) -> Expr:
     return floats.cast(em, e[0], op.result.element)
 
 
+def _clamp(em: Emitter, op: Op, e: list[Expr]) -> Expr:
+    return floats.clamp(em, e[0], e[1], e[2], op.attrs.get("propagateNan") == "all")
+
+
 def _abs_int(em: Emitter, op: Op, e: list[Expr]) -> Expr:
     minus = integers.binary(em, "subi", constant(0, e[0].type), e[0])
     return integers.binary(em, "maxsi", e[0], minus)
@@ -267,7 +271,7 @@ ELEMENTWISE: dict[str, Callable[[Emitter, Op, list[Expr]], Expr]] = {
     "tt.bitcast": _bitcast,
     "math.fma": lambda em, op, e: floats.call(em, "fma", e),
     "math.absi": _abs_int,
-    "tt.clampf": lambda em, op, e: floats.clamp(em, *e, op.attrs.get("propagateNan") == "all"),
+    "tt.clampf": _clamp,
     "tt.mulhiui": _umulhi,
     "tt.extern_elementwise": _extern,
     "tt.addptr": lambda em, op, e: pointers.advance(em, *e),
@@ -280,6 +284,3 @@ def is_lazy(name: str) -> bool:
     arithmetic = name in floats.BINARY or name in floats.UNARY or name in ELEMENTWISE
     integer = family == "arith" and bare in integers.BINARY
     return arithmetic or integer or name in SHAPE_RULES or name == "tt.load"
-
-
-_ = Scalar

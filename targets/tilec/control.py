@@ -154,7 +154,7 @@ def lower_for(ctx: Context, op: Op, run: RunBlock) -> None:
     inits, yields = op.operands[3:], body.terminator.operands
     slots: dict[Value, Slot] = {}
     shifts: dict[Value, str] = {}
-    for arg, init, yielded in zip(args, inits, yields, strict=True):
+    for arg, yielded in zip(args, yields, strict=True):
         if _increment(arg, yielded) is not None and not _used_after(op, args.index(arg)):
             shifts[arg] = em.name("m")
             em.line(f"int64_t {shifts[arg]} = 0;")
@@ -164,9 +164,7 @@ def lower_for(ctx: Context, op: Op, run: RunBlock) -> None:
     assign(ctx, list(slots.values()), [inits[args.index(arg)] for arg in slots])
     name = em.name("i")
     ctype = "int64_t" if induction.type == I64 else "int32_t"
-    header = (
-        f"for ({ctype} {name} = {low.text}; {name} < {high.text}; {name} += {stride.text})"
-    )
+    header = f"for ({ctype} {name} = {low.text}; {name} < {high.text}; {name} += {stride.text})"
     with ctx.region(header) as level:
         align = min(low.align, stride.align)
         nonneg = low.nonneg and stride.nonneg

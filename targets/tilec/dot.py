@@ -86,9 +86,8 @@ def _blocked(ctx: Context, op: Op) -> None:
     left, left_stride = _operand(ctx, a, ("f32",))
     right, right_stride = _operand(ctx, b, ("f32",))
     sizes = f"{rows}, {columns}, {depth}"
-    em.line(
-        f"dot<{sizes}>({memory.pointer}, {columns}, {left}, {left_stride}, {right}, {right_stride});"
-    )
+    sides = f"{left}, {left_stride}, {right}, {right_stride}"
+    em.line(f"dot<{sizes}>({memory.pointer}, {columns}, {sides});")
     # a new name: text that reads the old contents must not be taken for the new ones
     alias = em.name("buf")
     em.line(f"float* const {alias} = {memory.pointer};")
@@ -210,4 +209,6 @@ def _plain(ctx: Context, op: Op) -> None:
 def _accumulate(name: str, left: str, right: str, element: Element, wide: bool) -> str:
     if element == F32:
         return f"{name} = fma({left}, {right}, {name});"
-    return f"{name} = add({name}, mul({left}, {right}));" if wide else f"{name} += {left} * {right};"
+    if wide:
+        return f"{name} = add({name}, mul({left}, {right}));"
+    return f"{name} += {left} * {right};"

@@ -55,6 +55,12 @@ class Expr:
     """Known not to be negative: a division may then be a shift."""
 
     @property
+    def scalar(self) -> Scalar:
+        """The element type of an expression that is no pointer."""
+        assert isinstance(self.type, Scalar)
+        return self.type
+
+    @property
     def is_uniform(self) -> bool:
         return self.kind == "s"
 
@@ -121,6 +127,8 @@ class Emitter:
     def __init__(self) -> None:
         self.scopes = [Scope("")]
         self.count = 0
+        self.nibbles: dict[str, tuple[str, int]] = {}
+        """Vectors known to be ``(source & 15) - zero``: variable -> (source, zero)."""
 
     @property
     def level(self) -> int:

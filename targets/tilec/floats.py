@@ -1,4 +1,4 @@
-"""Floating-point operations on expressions. bf16 and f16 compute in f32 and round after each step."""
+"""Floating-point operations. bf16 and f16 compute in f32 and round after each step."""
 
 from __future__ import annotations
 
@@ -127,10 +127,13 @@ def from_int(em: Emitter, e: Expr, to: Element, sign: bool) -> Expr:
         return dataclasses.replace(constant(float(e.const), to), level=e.level)
     unsigned = not sign and e.type in (I32, I64)
     if e.kind == "s":
-        cast = f"uint{e.type.bits}_t" if unsigned else ""
+        cast = f"uint{e.scalar.bits}_t" if unsigned else ""
         return em.scalar(rounded(f"{scalar_c(to)}({cast}({e.text}))", to), to, e.level)
     if unsigned and e.type == I64:
         raise LoweringError("tilec: expected signed i64 tensors in uitofp (cast to i32 first)")
+    if e.text in em.nibbles and to == F32:
+        source, below = em.nibbles[e.text]
+        return em.vector(f"nibble_f<{below}>({source})", to, e.level)
     function = "to_fu" if unsigned else "to_f"
     return em.vector(rounded(f"{function}({em.lanes(e)})", to), to, e.level)
 
@@ -197,6 +200,3 @@ def select(em: Emitter, condition: Expr, a: Expr, b: Expr) -> Expr:
 def clamp(em: Emitter, x: Expr, low: Expr, high: Expr, propagate: bool) -> Expr:
     up, down = ("maximum", "minimum") if propagate else ("maxnum", "minnum")
     return call(em, down, [call(em, up, [x, low]), high])
-
-
-F32_ZERO = constant(0.0, F32)

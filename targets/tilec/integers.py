@@ -78,7 +78,20 @@ def binary(em: Emitter, name: str, a: Expr, b: Expr) -> Expr:
         text = _scalar_text(name, function, operator, a, b)
         facts = {"align": _align(name, a, b), "nonneg": _nonneg(name, a, b), "ext": ext}
         return em.scalar(text, a.type, level, **facts)
-    return em.vector(f"{function}({em.lanes(a)}, {em.lanes(b)})", a.type, level, ext=ext)
+    result = em.vector(f"{function}({em.lanes(a)}, {em.lanes(b)})", a.type, level, ext=ext)
+    _note_nibble(em, name, a, b, result)
+    return result
+
+
+def _note_nibble(em: Emitter, name: str, a: Expr, b: Expr, result: Expr) -> None:
+    """Remember ``x & 15`` and ``(x & 15) - constant``: 4-bit weights on their way to floats."""
+    if a.kind != "v" or b.const is None or result.type == I64:
+        return
+    if name == "andi" and b.const == 15:
+        em.nibbles[result.text] = (a.text, 0)
+    elif name in ("addi", "subi") and a.text in em.nibbles:
+        source, zero = em.nibbles[a.text]
+        em.nibbles[result.text] = (source, zero + int(b.const) * (1 if name == "subi" else -1))
 
 
 def _identity(name: str, a: Expr, b: Expr) -> Expr | None:
@@ -242,28 +255,28 @@ def eval_predicate(bare: str, a: int, b: int) -> bool:
 
 def cast_int(em: Emitter, e: Expr, to: Element, sign: bool) -> Expr:
     """extsi, extui, trunci, index_cast."""
-    assert isinstance(e.type, Scalar) and isinstance(to, Scalar)
+    assert isinstance(to, Scalar)
     if e.type == to:
         return e
     if e.const is not None and e.type != I1:
         e = extended(em, e, "s" if sign else "z")
         value = int(e.const or 0)
-        folded = value if sign or value >= 0 else value % (1 << e.type.bits)
+        folded = value if sign or value >= 0 else value % (1 << e.scalar.bits)
         return dataclasses.replace(constant(wrap(folded, to), to), level=e.level)
     if e.type == I1:
         return _from_mask(em, e, to, sign)
     if to == I1:
         return _to_mask(em, e)
-    e = extended(em, e, "s" if sign else "z") if to.bits > e.type.bits else e
-    wide_from, wide_to = e.type.bits == 64, to.bits == 64
-    ext = "" if to.bits < e.type.bits else e.ext
+    e = extended(em, e, "s" if sign else "z") if to.bits > e.scalar.bits else e
+    wide_from, wide_to = e.scalar.bits == 64, to.bits == 64
+    ext = "" if to.bits < e.scalar.bits else e.ext
     if wide_from == wide_to or (e.kind == "a" and sign):
         return dataclasses.replace(_rewiden(em, e, to, wide_from, wide_to), ext=ext)
     if e.kind == "s":
-        middle = "uint32_t" if wide_to and not sign and e.type.bits == 32 else ""
+        middle = "uint32_t" if wide_to and not sign and e.scalar.bits == 32 else ""
         text = f"int{64 if wide_to else 32}_t({middle}({e.text}))"
         return em.scalar(text, to, e.level, align=e.align, nonneg=e.nonneg, ext=ext)
-    unsigned = wide_to and not sign and e.type.bits == 32
+    unsigned = wide_to and not sign and e.scalar.bits == 32
     function = ("to_lu" if unsigned else "to_l") if wide_to else "to_i"
     return em.vector(f"{function}({em.lanes(e)})", to, e.level, ext=ext)
 

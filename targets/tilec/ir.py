@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @dataclasses.dataclass(frozen=True)
 class Scalar:
-    """``f32``, ``bf16``, ``f16``, ``f64``, ``i1`` ... ``i64``, ``index``. Integers carry no sign."""
+    """``f32``, ``bf16``, ``f16``, ``f64``, ``i1`` ... ``i64``, ``index``; integers have no sign."""
 
     name: str
 

@@ -24,13 +24,14 @@ class Isa:
 _V3 = frozenset(("avx2", "fma", "f16c", "bmi2"))
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
 _BF16 = _V4 | {"avx512_bf16", "avx512_vnni"}
+_ZIG_ARM = ("-target", "aarch64-linux-gnu")
 _WIDE = "-mprefer-vector-width=512"
 
 ISAS = {
     isa.name: isa
     for isa in (
         Isa("generic", "", (), (), frozenset()),
-        Isa("aarch64", "aarch64", ("-march=armv8-a",), ("-target", "aarch64-linux-gnu"), frozenset()),
+        Isa("aarch64", "aarch64", ("-march=armv8-a",), _ZIG_ARM, frozenset()),
         Isa("x86_64_v3", "x86_64", ("-march=x86-64-v3",), ("-mcpu=x86_64_v3",), _V3),
         Isa("x86_64_v4", "x86_64", ("-march=x86-64-v4", _WIDE), ("-mcpu=x86_64_v4", _WIDE), _V4),
         Isa(

@@ -229,7 +229,7 @@ def _atomic(ctx: Context, op: Op) -> None:
     old_name = em.name("old")
     if target is None:
         em.line(f"{scalar_c(element)} {old_name} = 0;")
-    for index in _each_element(ctx, pointer.shape):
+    for index in reduce.element_nest(em, pointer.shape):
         mask = ctx.at(rest[0], index).text if rest else "true"
         address, amount = ctx.at(pointer, index).text, ctx.at(value, index).text
         step = f"[](auto x, auto y) {{ return {_ATOMIC[kind]}; }}"
@@ -237,10 +237,6 @@ def _atomic(ctx: Context, op: Op) -> None:
         place = f"{target.at(em, index).text}[0]" if target else old_name
         em.line(f"if ({mask}) {place} = {call};")
     ctx.env[op.result] = target or Bound(Expr("s", old_name, element, em.level))
-
-
-def _each_element(ctx: Context, shape: tuple[int, ...]):  # type: ignore[no-untyped-def]
-    return reduce._element_nest(ctx.em, shape, ())
 
 
 EAGER: dict[str, Callable[[Context, Op], None]] = {

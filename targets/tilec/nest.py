@@ -25,12 +25,10 @@ from .strides import lane_axis
 
 UNROLLED_CHUNKS = 4
 """Vectors of a row that are written out instead of looped over."""
-_COSTLY = frozenset(
-    "math.exp math.exp2 math.log math.log2 math.sin math.cos math.tanh math.erf tt.gather "
-    "tt.extern_elementwise math.rsqrt".split()
-)
-_MIDDLING = frozenset("arith.divf tt.precise_divf math.sqrt tt.precise_sqrt".split())
-_INT_DIVISION = frozenset("arith.divsi arith.divui arith.remsi arith.remui".split())
+_FUNCTIONS = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt")
+_COSTLY = {"tt.gather", "tt.extern_elementwise", *(f"math.{name}" for name in _FUNCTIONS)}
+_MIDDLING = {"arith.divf", "tt.precise_divf", "math.sqrt", "tt.precise_sqrt"}
+_INT_DIVISION = {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui"}
 
 
 def nest(em: Emitter, shape: Sequence[int], axis: int | None = None) -> Iterator[Index]:
@@ -81,13 +79,11 @@ def _axis_nest(em: Emitter, shape: tuple[int, ...], axis: int, unroll: bool) -> 
 
 
 @contextlib.contextmanager
-def loop(
-    em: Emitter, extent: int, step: int, start: int = 0, unroll: int = 0
-) -> Iterator[Expr]:
+def loop(em: Emitter, extent: int, step: int, start: int = 0, unroll: int = 0) -> Iterator[Expr]:
     """``for (i = start; i < extent; i += step)`` as an open scope."""
     name = em.name("i")
     header = f"for (int32_t {name} = {start}; {name} < {extent}; {name} += {step})"
-    pragma = f"_Pragma(\"GCC unroll {unroll}\") " if unroll else ""
+    pragma = f'_Pragma("GCC unroll {unroll}") ' if unroll else ""
     with em.scope(pragma + header) as level:
         yield Expr("s", name, I32, level, align=step if start % step == 0 else 1, nonneg=True)
 

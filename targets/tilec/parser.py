@@ -18,7 +18,6 @@ from .ir import (
     Op,
     Pointer,
     Scalar,
-    Tensor,
     Type,
     Value,
     element_of,
@@ -26,8 +25,6 @@ from .ir import (
     with_element,
 )
 from .lexer import Tokens, is_type, parse_type, split_locations
-
-_NO_RESULT_TYPES = ("tt.load", "tt.addptr", "arith.select", "arith.cmpi", "arith.cmpf")
 
 
 def parse(text: str) -> Function:
@@ -216,8 +213,6 @@ class _Parser:
                 op.operands.append(self.use(t.next()))
             elif t.take("{"):
                 op.attrs.update(self.attributes("}"))
-            elif t.take("<{"):
-                op.attrs.update(self.attributes("}"))
             elif t.peek() == "loc" or t.kind() == "end" or t.peek() == "}":
                 return []
             elif t.peek() in (",", "[", "]", "(", ")"):
@@ -355,6 +350,3 @@ def _result_types(op: Op, types: list[Type], count: int) -> list[Type]:
     if len(types) < count:
         raise LoweringError(f"ttir: expected {count} result types of {op.name}, got {len(types)}")
     return types[-count:] if not op.regions else types[:count]
-
-
-__all__ = ["Tensor", "literal", "parse"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
 
 from .context import Context, elementwise
 from .expr import LANES, Emitter, Expr, constant, scalar_c, vector_c
@@ -11,6 +12,7 @@ from .ir import I32, Block, Op, Value
 from .nest import loop, memory_of, nest, pin
 from .storage import Bound, Memory, Parts, Registers, Storage, form_of, new_memory
 
+ReadChunk = Callable[[Expr], list[Expr]]
 UNROLLED = 16
 """Vectors of a row that are reduced without a loop."""
 
@@ -46,7 +48,7 @@ def lower_reduce(ctx: Context, op: Op) -> None:
     rows = shape[:axis] + shape[axis + 1 :]
     along_lanes = axis == len(shape) - 1 and shape[axis] % LANES == 0
     outputs = [_Output(ctx.em, result, rows, along_lanes) for result in op.results]
-    element_rows = _rows(ctx.em, rows) if along_lanes else nest(ctx.em, rows)
+    element_rows = element_nest(ctx.em, rows) if along_lanes else nest(ctx.em, rows)
     for row in element_rows:
         reducer = _lanes_row if along_lanes else _column
         for output, expr in zip(outputs, reducer(ctx, op, row, axis), strict=True):
@@ -55,21 +57,17 @@ def lower_reduce(ctx: Context, op: Op) -> None:
         ctx.env[output.value] = output.storage()
 
 
-def _rows(em: Emitter, rows: tuple[int, ...]) -> list[Index] | object:
-    """Each position of a shape by itself; written out when there are fewer than 16."""
-    return _element_nest(em, rows, ())
-
-
-def _element_nest(em: Emitter, rows: tuple[int, ...], at: tuple[Expr, ...]):  # type: ignore[no-untyped-def]
+def element_nest(em: Emitter, rows: tuple[int, ...], at: tuple[Expr, ...] = ()) -> Iterator[Index]:
+    """Each position of a shape by itself; extents below 16 are written out."""
     if not rows:
         yield Index(at)
         return
     if rows[0] < LANES:
         for i in range(rows[0]):
-            yield from _element_nest(em, rows[1:], (*at, constant(i, I32)))
+            yield from element_nest(em, rows[1:], (*at, constant(i, I32)))
         return
     with loop(em, rows[0], 1) as i_expr:
-        yield from _element_nest(em, rows[1:], (*at, i_expr))
+        yield from element_nest(em, rows[1:], (*at, i_expr))
 
 
 class _Output:
@@ -112,7 +110,8 @@ def _lanes_row(ctx: Context, op: Op, row: Index, axis: int) -> list[Expr]:
     partial = [read(constant(LANES * j, I32)) for j in range(count)]
     if chunks <= UNROLLED:
         for j in range(count, chunks):
-            partial[j % count] = combine(em, region, partial[j % count], read(constant(LANES * j, I32)))
+            chunk = read(constant(LANES * j, I32))
+            partial[j % count] = combine(em, region, partial[j % count], chunk)
     else:
         partial = _looped(em, region, partial, extent, read)
     while len(partial) > 1:
@@ -120,7 +119,9 @@ def _lanes_row(ctx: Context, op: Op, row: Index, axis: int) -> list[Expr]:
     return _horizontal(em, region, partial[0])
 
 
-def _looped(em, region, partial, extent, read):  # type: ignore[no-untyped-def]
+def _looped(
+    em: Emitter, region: Block, partial: list[list[Expr]], extent: int, read: ReadChunk
+) -> list[list[Expr]]:
     count = len(partial)
     names = [[_mutable(em, e) for e in tuple_] for tuple_ in partial]
     with loop(em, extent, LANES * count, LANES * count) as base:
@@ -142,9 +143,7 @@ def _mutable(em: Emitter, e: Expr) -> Expr:
 def _horizontal(em: Emitter, region: Block, lanes: list[Expr]) -> list[Expr]:
     for half in (8, 4, 2, 1):
         turned = [em.vector(f"rot<{half}>({e.text})", e.type, e.level, ext=e.ext) for e in lanes]
-        lanes = [
-            pin(em, e, "registers") for e in combine(em, region, lanes, turned)
-        ]
+        lanes = [pin(em, e, "registers") for e in combine(em, region, lanes, turned)]
     return [_first(em, e) for e in lanes]
 
 

@@ -1,4 +1,4 @@
-"""Which masks can be decided for a whole tile at once, by comparing bounds of affine expressions."""
+"""Which masks can be decided for a whole tile at once, by bounds of affine expressions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from .ir import I1, I32, Block, Op, Pointer, Tensor, Value
 from .strides import constant_of
 
 _SHAPES = frozenset(("tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans"))
-_MONOTONE = frozenset(("arith.extsi", "arith.divsi", "arith.maxsi", "arith.minsi"))
 _LESS = {"slt": ("<", 0, 1), "sle": ("<=", 0, 1), "sgt": ("<", 1, 0), "sge": ("<=", 1, 0)}
 Bounds = tuple[Expr, Expr]
 
@@ -111,15 +110,13 @@ def _arithmetic(ctx: Context, op: Op) -> Bounds | None:
     if any(part is None for part in parts):
         return None
     known = [part for part in parts if part is not None]
-    if name == "addi":
-        return binary(em, name, known[0][0], known[1][0]), binary(em, name, known[0][1], known[1][1])
     if name == "subi":
-        return binary(em, name, known[0][0], known[1][1]), binary(em, name, known[0][1], known[1][0])
+        known[1] = known[1][1], known[1][0]
     if name == "extsi":
         return _widened(ctx, op, known[0])
     factor = constant_of(op.operands[1]) if len(op.operands) > 1 else None
     scaled = name in ("muli", "divsi") and factor is not None and factor > 0
-    if scaled or name in ("maxsi", "minsi"):
+    if scaled or name in ("addi", "subi", "maxsi", "minsi"):
         low, high = (binary(em, name, known[0][i], known[1][i]) for i in (0, 1))
         return low, high
     return None

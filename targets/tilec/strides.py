@@ -1,4 +1,4 @@
-"""Compile-time strides: how a pointer or integer tensor moves along each axis of its index space."""
+"""Compile-time strides: how a pointer or integer tensor moves along each axis."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def step(value: Value, axis: int) -> Step:
 def _combine(a: Step, b: Step, sign: int) -> Step:
     if a is None or b is None:
         return None
-    if a == 0 and b == DYNAMIC or a == DYNAMIC:
-        return DYNAMIC
-    if b == DYNAMIC:
+    if DYNAMIC in (a, b):
         return DYNAMIC
     assert isinstance(a, int) and isinstance(b, int)
     return a + sign * b

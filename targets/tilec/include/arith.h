@@ -205,6 +205,18 @@ INL vf to_f(vi a) {
 #endif
   return r;
 }
+// float((a & 15) - Z): a permutation looks only at the low four bits of an index
+template <int Z> INL vf nibble_f(vi a) {
+#ifdef TC_AVX512
+  vf r;
+  const __m512 table = _mm512_setr_ps(0 - Z, 1 - Z, 2 - Z, 3 - Z, 4 - Z, 5 - Z, 6 - Z, 7 - Z, 8 - Z,
+                                      9 - Z, 10 - Z, 11 - Z, 12 - Z, 13 - Z, 14 - Z, 15 - Z);
+  r.p[0] = (nf)_mm512_permutexvar_ps((__m512i)a.p[0], table);
+  return r;
+#else
+  return to_f(sub(band(a, vsplat(int32_t(15))), vsplat(int32_t(Z))));
+#endif
+}
 INL vi to_i(vf a) {
   vi r;
 #ifdef TC_AVX512
