@@ -84,7 +84,8 @@ def test_unsupported_ops_are_reported_together_with_their_lines() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = x.cumsum(0) + x.cumsum(1)
             ordered: torch.Tensor = torch.sort(y)[0]
-            return ordered + torch.special.i0(x)
+            bessel: torch.Tensor = torch.special.i0(x)
+            return ordered + bessel
 
     with pytest.raises(FrontendError) as caught:
         load_model(Odd(), (torch.randn(7, 4),), dims=TOKENS)
