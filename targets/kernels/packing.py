@@ -85,7 +85,11 @@ class Section:
     shape: tuple[int, ...]
 
 
-_NUMPY = {"u8": np.dtype(np.uint8), "i8": np.dtype(np.int8), "f16": np.dtype(np.float16)}
+_NUMPY: dict[str, np.dtype[Any]] = {
+    "u8": np.dtype(np.uint8),
+    "i8": np.dtype(np.int8),
+    "f16": np.dtype(np.float16),
+}
 
 
 def _planes(block: BlockType, blocks: int, k: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -166,16 +170,16 @@ def _views(block: BlockType, blob: Bytes, n: int, k: int) -> dict[str, Array]:
     }
 
 
-def _split(block: BlockType, raw: Bytes) -> dict[str, Array]:
+def _split(block: BlockType, raw: Array) -> dict[str, Array]:
     """ggml bytes [lanes, blocks, bytes] as the planes of one column block, lanes first."""
     return _split_super(block, raw) if block.is_super else _split_plain(block, raw)
 
 
-def _join(block: BlockType, fields: dict[str, Array]) -> Bytes:
+def _join(block: BlockType, fields: dict[str, Array]) -> Array:
     return _join_super(block, fields) if block.is_super else _join_plain(block, fields)
 
 
-def _split_plain(block: BlockType, raw: Bytes) -> dict[str, Array]:
+def _split_plain(block: BlockType, raw: Array) -> dict[str, Array]:
     """Types of 32: d, [m], [4 bytes of high bits], quants, in the nibble order we keep."""
     at = 4 if block.has_min else 2
     fields: dict[str, Array] = {"d": _halfs(raw[..., :2])}
@@ -188,14 +192,14 @@ def _split_plain(block: BlockType, raw: Bytes) -> dict[str, Array]:
     return fields
 
 
-def _join_plain(block: BlockType, fields: dict[str, Array]) -> Bytes:
+def _join_plain(block: BlockType, fields: dict[str, Array]) -> Array:
     order = ["d", *(["m"] if block.has_min else []), *(["h"] if block.bits == 5 else []), "q"]
     parts = [np.ascontiguousarray(fields[name]) for name in order]
     parts = [part[..., None] if part.dtype == np.float16 else part for part in parts]
     return np.concatenate([part.view(np.uint8) for part in parts], axis=-1)
 
 
-def _split_super(block: BlockType, raw: Bytes) -> dict[str, Array]:
+def _split_super(block: BlockType, raw: Array) -> dict[str, Array]:
     if block.bits == 6:  # ql 128, qh 64, scales 16, d 2
         q = _k_bits(raw[..., :128], 4, 64) | _k_bits(raw[..., 128:192], 2, 32) << 4
         scales: Array = raw[..., 192:208].view(np.int8).reshape(LANES, -1)
@@ -208,7 +212,7 @@ def _split_super(block: BlockType, raw: Bytes) -> dict[str, Array]:
     return {**fields, "q": _nibbles(_k_bits(raw[..., 16:], 4, 32))}
 
 
-def _join_super(block: BlockType, fields: dict[str, Array]) -> Bytes:
+def _join_super(block: BlockType, fields: dict[str, Array]) -> Array:
     q = _unnibbles(fields["q"])
     d = np.ascontiguousarray(fields["d"])[..., None].view(np.uint8)
     if block.bits == 6:
@@ -223,52 +227,52 @@ def _join_super(block: BlockType, fields: dict[str, Array]) -> Bytes:
     return np.concatenate([*head, _k_bytes(q, 4, 32)], axis=-1)
 
 
-def _halfs(raw: Bytes) -> Array:
+def _halfs(raw: Array) -> Array:
     return np.ascontiguousarray(raw).view(np.float16)[..., 0]
 
 
-def _k_bits(raw: Bytes, bits: int, run: int) -> Bytes:
+def _k_bits(raw: Array, bits: int, run: int) -> Array:
     """Unpacks ggml's K order: `run` bytes hold 8/bits runs of `run` fields. [.., blocks, 256]."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
     runs = raw.reshape(*raw.shape[:-1], -1, 1, run) >> shifts & np.uint8((1 << bits) - 1)
     return runs.reshape(*raw.shape[:-1], 256)
 
 
-def _k_bytes(fields: Bytes, bits: int, run: int) -> Bytes:
+def _k_bytes(fields: Array, bits: int, run: int) -> Array:
     shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
     runs = fields.reshape(*fields.shape[:-1], -1, 8 // bits, run)
     masked = (runs & np.uint8((1 << bits) - 1)) << shifts
-    packed: Bytes = np.bitwise_or.reduce(masked, axis=-2)
+    packed: Array = np.bitwise_or.reduce(masked, axis=-2)
     return packed.reshape(*fields.shape[:-1], 256 * bits // 8)
 
 
-def _nibbles(q: Bytes) -> Bytes:
+def _nibbles(q: Array) -> Array:
     """[lanes, blocks, 256] quants as the low plane [lanes, groups, 16]."""
     halves = q.reshape(q.shape[0], -1, 2, 16) & np.uint8(15)
-    low: Bytes = halves[:, :, 0] | halves[:, :, 1] << 4
+    low: Array = halves[:, :, 0] | halves[:, :, 1] << 4
     return low
 
 
-def _unnibbles(low: Bytes) -> Bytes:
+def _unnibbles(low: Array) -> Array:
     halves = np.stack([low & np.uint8(15), low >> np.uint8(4)], axis=2)
     return halves.reshape(low.shape[0], -1, 256)
 
 
-def _high(q: Bytes, bits: int) -> Bytes:
+def _high(q: Array, bits: int) -> Array:
     """[lanes, blocks, 256] quants as the plane of the bits above 4, [lanes, groups, 4 bits]."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     fields = (q.reshape(q.shape[0], -1, 4 * bits, 8 // bits) >> 4) << shifts
-    plane: Bytes = np.bitwise_or.reduce(fields, axis=-1)
+    plane: Array = np.bitwise_or.reduce(fields, axis=-1)
     return plane
 
 
-def _unhigh(plane: Bytes, bits: int) -> Bytes:
+def _unhigh(plane: Array, bits: int) -> Array:
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     fields = plane[..., None] >> shifts & np.uint8((1 << bits) - 1)
     return fields.reshape(plane.shape[0], -1, 256)
 
 
-def _split_scales(raw: Bytes) -> Bytes:
+def _split_scales(raw: Array) -> Array:
     """ggml's 12 bytes of eight 6-bit pairs as ours (see quant_linear.py): no branch on j there."""
     first, second, third = raw[..., :4], raw[..., 4:8], raw[..., 8:]
     sc = np.concatenate([first & 63, (third & 15) | (first >> 6) << 4], axis=-1)
@@ -278,7 +282,7 @@ def _split_scales(raw: Bytes) -> Bytes:
     return np.concatenate([low, high[..., ::2] | high[..., 1::2] << 4], axis=-1)
 
 
-def _join_scales(plane: Bytes) -> Bytes:
+def _join_scales(plane: Array) -> Array:
     low, pairs = plane[..., :8], plane[..., 8:]
     high = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(low.shape)
     sc = (low & 15) | (high & 3) << 4

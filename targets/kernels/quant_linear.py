@@ -52,7 +52,7 @@ def quants(
     k = part_of_group(PART)
     if BITS == 8:
         at = q + block * (K * LANES) + g * (32 * LANES)
-        return tl.load(at + k[:, None] * LANES + lane[None, :]).to(tl.float32)
+        value = tl.load(at + k[:, None] * LANES + lane[None, :]).to(tl.float32)
     else:
         at = q + block * (K // 2 * LANES) + g * (16 * LANES)
         byte = tl.load(at + (k % 16)[:, None] * LANES + lane[None, :])
@@ -65,16 +65,18 @@ def quants(
         if BITS > 4:
             plane = h + block * (K // 8 * (BITS - 4) * LANES) + g * (4 * (BITS - 4) * LANES)
             value = value | high_bits(plane, k, lane, BITS)
-        return (value - ZERO).to(tl.float32)
+        value = (value - ZERO).to(tl.float32)
+    return value
 
 
 @triton.jit
 def part_of_group(PART: tl.constexpr):
     """Which of the 32 k of a group: PART 0 the first 16, 1 the last 16, 2 all."""
     if PART == 2:
-        return tl.arange(0, 32)
+        k = tl.arange(0, 32)
     else:
-        return PART * 16 + tl.arange(0, 16)
+        k = PART * 16 + tl.arange(0, 16)
+    return k
 
 
 @triton.jit
@@ -152,15 +154,16 @@ def dot_group(
             acc, x, q, h, s, d, m, block, g, rows, 0,
             K, BLOCK_M, BITS, GROUP, HAS_MIN, ZERO, SUPER,
         )  # fmt: skip
-        return dot_part(
+        acc = dot_part(
             acc, x, q, h, s, d, m, block, g, rows, 1,
             K, BLOCK_M, BITS, GROUP, HAS_MIN, ZERO, SUPER,
         )  # fmt: skip
     else:
-        return dot_part(
+        acc = dot_part(
             acc, x, q, h, s, d, m, block, g, rows, 2,
             K, BLOCK_M, BITS, GROUP, HAS_MIN, ZERO, SUPER,
         )  # fmt: skip
+    return acc
 
 
 @triton.jit

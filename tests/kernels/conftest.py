@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-
 from sglk.targets.kernels.ttir import to_ttir
 from sglk.targets.tilec.build import build
 from sglk.targets.tilec.isa import native_isa
@@ -23,6 +22,7 @@ from sglk.targets.tilec.lower import CppKernel, translate
 from sglk.targets.tilec.run import Library, load
 
 Array = NDArray[Any]
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,6 @@ class BFloat16:
         return (self.bits.astype(np.uint32) << 16).view(np.float32)
 
 
-Launch = Callable[..., None]
-
-
 def interpret(fn: Any, grid: tuple[int, ...], args: Mapping[str, Any], constants: Any) -> None:
     import torch
     import triton.language as tl
@@ -62,33 +59,6 @@ def interpret(fn: Any, grid: tuple[int, ...], args: Mapping[str, Any], constants
     fn[grid](**{name: tensor(value) for name, value in args.items()}, **constants)
 
 
-@dataclass
-class Compiled:
-    """Builds each kernel variant once per session; objects are kept in the kernel cache."""
-
-    libraries: dict[object, tuple[CppKernel, Library]] = field(default_factory=dict)
-
-    def run(
-        self, fn: Any, grid: tuple[int, ...], args: Mapping[str, Any], constants: Mapping[str, Any]
-    ) -> None:
-        optional = {name: None for name, value in args.items() if value is None}
-        given = {name: value for name, value in args.items() if value is not None}
-        signature = {name: type_of(given[name]) for name in fn.arg_names if name in given}
-        kernel, library = self.find(fn, signature, {**constants, **optional})
-        values = [given[name] for name in signature]
-        bits = [value.bits if isinstance(value, BFloat16) else value for value in values]
-        library.launch(kernel, bits, grid)
-
-    def find(
-        self, fn: Any, signature: dict[str, str], constants: dict[str, Any]
-    ) -> tuple[CppKernel, Library]:
-        key = (fn, *sorted(signature.items()), *sorted(constants.items()))
-        if key not in self.libraries:
-            kernel = translate(to_ttir(fn, signature, constants), fn.__name__)
-            self.libraries[key] = kernel, load(build([kernel], native_isa()))
-        return self.libraries[key]
-
-
 POINTERS = {"float32": "*fp32", "float16": "*fp16", "int32": "*i32", "int8": "*i8", "uint8": "*u8"}
 
 
@@ -100,15 +70,56 @@ def type_of(value: Any) -> str:
     return "fp32" if isinstance(value, float) else "i32"
 
 
+@dataclass(frozen=True)
+class Variant:
+    """A kernel for given argument types and constants."""
+
+    fn: Any
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, Any], ...]
+
+    @staticmethod
+    def of(fn: Any, constants: Mapping[str, Any], args: Mapping[str, Any]) -> Variant:
+        absent = {name: None for name, value in args.items() if value is None}
+        types = [(n, type_of(args[n])) for n in fn.arg_names if args.get(n) is not None]
+        return Variant(fn, tuple(types), tuple(sorted({**constants, **absent}.items())))
+
+    def translate(self, symbol: str) -> CppKernel:
+        return translate(to_ttir(self.fn, dict(self.signature), dict(self.constants)), symbol)
+
+
+@dataclass
+class Launcher:
+    """Builds each kernel variant once per session; objects are kept in the kernel cache."""
+
+    built: dict[Variant, tuple[CppKernel, Library]] = field(default_factory=dict)
+
+    def prepare(self, calls: Iterable[tuple[Any, Mapping[str, Any], Mapping[str, Any]]]) -> None:
+        """Builds many variants at once, on all cores. A call is (fn, constants, args)."""
+        if INTERPRETED:
+            return
+        variants = {Variant.of(*call) for call in calls} - self.built.keys()
+        if not variants:
+            return
+        kernels = {v: v.translate(f"{v.fn.__name__}_{i}") for i, v in enumerate(variants)}
+        library = load(build(list(kernels.values()), native_isa()))
+        self.built |= {variant: (kernel, library) for variant, kernel in kernels.items()}
+
+    def __call__(
+        self, fn: Any, grid: tuple[int, ...], constants: Mapping[str, Any], **args: Any
+    ) -> None:
+        if INTERPRETED:
+            interpret(fn, grid, args, constants)
+            return
+        self.prepare([(fn, constants, args)])
+        kernel, library = self.built[Variant.of(fn, constants, args)]
+        values = [args[name] for name in fn.arg_names if args.get(name) is not None]
+        library.launch(kernel, [v.bits if isinstance(v, BFloat16) else v for v in values], grid)
+
+
 @pytest.fixture(scope="session")
-def launch() -> Launch:
-    compiled = Compiled()
-
-    def run(fn: Any, grid: tuple[int, ...], constants: Mapping[str, object], **args: Any) -> None:
-        how = interpret if os.environ.get("TRITON_INTERPRET") == "1" else compiled.run
-        how(fn, grid, args, constants)
-
-    return run
+def launch() -> Launcher:
+    return Launcher()
 
 
 @pytest.fixture(scope="session")

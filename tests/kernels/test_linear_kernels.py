@@ -11,49 +11,65 @@ from numpy.typing import NDArray
 from sglk.targets.kernels import linear
 from sglk.targets.kernels.packing import pack_dense, pad_rows
 
-TOLERANCE = {"rtol": 1e-5, "atol": 5e-5}  # of products that reach 50, summed over 72 in f32
-
 Launch = Callable[..., None]
 Array = NDArray[Any]
 N, K = 150, 72
 
 
 def silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
+    y: Array = x / (1 + np.exp(-x))
+    return y
 
 
 def normal(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
+def assert_close(got: Array, expected: Array) -> None:
+    """Products reach 50 and are summed over 72 in f32."""
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=5e-5)
+
+
 def matmul(x: Array, w: Array) -> Array:
-    return x.astype(np.float64) @ w.astype(np.float64).T
+    product: Array = x.astype(np.float64) @ w.astype(np.float64).T
+    return product
 
 
-def run(
-    launch: Launch, x: Array, packed: Any, n: int, block_m: int, block_k: int = 8, **epilogue: Any
-) -> Array:
-    y = np.full((len(x), n), np.nan, np.float32)
+def linear_call(
+    x: Array, packed: Any, n: int, block_m: int, block_k: int = 8, **epilogue: Any
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Kernel, constants and arguments of one product; y is poisoned."""
     optional = {"bias": None, "residual": None, "ACT": "none"} | epilogue
-    launch(
-        linear.linear,
-        (-(-len(x) // block_m), -(-n // 64), 1),
-        {"K": x.shape[1], "N": n, "BLOCK_M": block_m, "BLOCK_K": block_k}
-        | {"ACT": optional.pop("ACT")},
-        x=x,
-        w=packed,
-        y=y,
-        rows=len(x),
-        **optional,
-    )
+    constants = {"K": x.shape[1], "N": n, "BLOCK_M": block_m, "BLOCK_K": block_k}
+    constants["ACT"] = optional.pop("ACT")
+    y = np.full((len(x), n), np.nan, np.float32)
+    return linear.linear, constants, {"x": x, "w": packed, "y": y, "rows": len(x)} | optional
+
+
+def run(launch: Launch, x: Array, packed: Any, n: int, block_m: int, **more: Any) -> Array:
+    kernel, constants, arguments = linear_call(x, packed, n, block_m, **more)
+    launch(kernel, (-(-len(x) // block_m), -(-n // 64), 1), constants, **arguments)
+    y: Array = arguments["y"]
     return y
+
+
+@pytest.fixture(scope="module", autouse=True)
+def common_variants(launch: Any, bf16: Callable[[Array], Any]) -> None:
+    """Compiles them together, on all cores."""
+    x, packed = normal(70, K), pack_dense(normal(N, K, seed=1))
+    half = bf16(packed)
+    calls = [linear_call(x, packed, N, block_m) for block_m in (1, 8, 64)]
+    calls += [linear_call(x, half, N, block_m) for block_m in (1, 8)]
+    epilogue: dict[str, Any] = {"bias": normal(N), "residual": normal(70, N), "ACT": "silu"}
+    calls += [linear_call(x[:, :70].copy(), packed, N, m, **epilogue) for m in (1, 8)]
+    launch.prepare([*calls, linear_call(x, packed, N, 8, 32)])
 
 
 @pytest.mark.parametrize(("rows", "block_m"), [(1, 1), (3, 1), (1, 8), (13, 8), (70, 64)])
 def test_equals_matmul(launch: Launch, rows: int, block_m: int) -> None:
     x, w = normal(rows, K), normal(N, K, seed=1)
     got = run(launch, x, pack_dense(w), N, block_m)
-    np.testing.assert_allclose(got, matmul(x, w), **TOLERANCE)
+    assert_close(got, matmul(x, w))
 
 
 def test_same_bits_in_every_tile(launch: Launch) -> None:
@@ -70,7 +86,7 @@ def test_epilogues(launch: Launch, block_m: int) -> None:
     x, w = normal(11, 70), normal(N, 70, seed=1)  # 70: the last step over k is partial
     bias, residual = normal(N, seed=2), normal(11, N, seed=3)
     got = run(launch, x, pack_dense(w), N, block_m, bias=bias, residual=residual, ACT="silu")
-    np.testing.assert_allclose(got, silu(matmul(x, w) + bias) + residual, **TOLERANCE)
+    assert_close(got, silu(matmul(x, w) + bias) + residual)
 
 
 def test_residual_in_place(launch: Launch) -> None:
@@ -79,14 +95,14 @@ def test_residual_in_place(launch: Launch) -> None:
     constants = {"K": K, "N": 128, "BLOCK_M": 8, "BLOCK_K": 8, "ACT": "none"}
     given = {"x": x, "w": pack_dense(w), "bias": None, "rows": 11}
     launch(linear.linear, (2, 2, 1), constants, residual=y, y=y, **given)
-    np.testing.assert_allclose(y, expected, **TOLERANCE)
+    assert_close(y, expected)
 
 
 def test_bf16_weights(launch: Launch, bf16: Callable[[Array], Any]) -> None:
     x, w = normal(13, K), bf16(normal(N, K, seed=1))
     packed = type(w)(pack_dense(w.bits))
     got = run(launch, x, packed, N, 8)
-    np.testing.assert_allclose(got, matmul(x, w.floats()), **TOLERANCE)
+    assert_close(got, matmul(x, w.floats()))
     assert np.array_equal(run(launch, x, packed, N, 1), got)
 
 
@@ -103,4 +119,4 @@ def test_gated(launch: Launch, block_m: int) -> None:
         y=y,
         rows=11,
     )
-    np.testing.assert_allclose(y, silu(matmul(x, gate)) * (matmul(x, up)), **TOLERANCE)
+    assert_close(y, silu(matmul(x, gate)) * (matmul(x, up)))

@@ -43,7 +43,7 @@ def test_softmax_routing(launch: Launch, renormalize: bool) -> None:
 
 
 def test_sigmoid_routing_with_a_bias_for_the_choice(launch: Launch) -> None:
-    logits, bias = normal(T, EXPERTS), np.float32([0, 0, 0, 0, 9, 8])
+    logits, bias = normal(T, EXPERTS), np.array([0, 0, 0, 0, 9, 8], np.float32)
     ids, weights = route(launch, logits, score="sigmoid", renormalize=False, bias=bias, scale=2.5)
     assert np.array_equal(ids, np.tile([4, 5], (T, 1)))
     np.testing.assert_allclose(weights, 2.5 / (1 + np.exp(-logits[:, 4:])), rtol=1e-5)

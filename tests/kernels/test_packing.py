@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def random_blocks(block: BlockType, n: int, k: int) -> NDArray[np.uint8]:
     return rng.integers(0, 256, (n, k // block.size * block.bytes), dtype=np.uint8)
 
 
-def dequantize_packed(block: BlockType, blob: NDArray[np.uint8], n: int, k: int) -> object:
+def dequantize_packed(block: BlockType, blob: NDArray[np.uint8], n: int, k: int) -> NDArray[Any]:
     """The values by the layout as documented, one plane at a time (an independent reading)."""
     part = {
         name: blob[s.offset : s.offset + s.bytes]
@@ -86,7 +87,7 @@ def test_nothing_grows(block: BlockType) -> None:
 @SHAPES
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16])
 def test_dense_round_trip(n: int, dtype: type) -> None:
-    weight = np.random.default_rng(n).integers(0, 1000, (n, 37)).astype(dtype)
+    weight: NDArray[Any] = np.random.default_rng(n).integers(0, 1000, (n, 37)).astype(dtype)
     packed = packing.pack_dense(weight)
     assert packed.shape == (-(-n // 64), 37, 64)
     assert np.array_equal(packing.unpack_dense(packed, n), weight)

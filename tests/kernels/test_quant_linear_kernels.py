@@ -42,7 +42,8 @@ def values(block: BlockType, raw: Array) -> Array:
 
 
 def matmul(x: Array, block: BlockType, raw: Array) -> Array:
-    return x.astype(np.float64) @ values(block, raw).astype(np.float64).T
+    product: Array = x.astype(np.float64) @ values(block, raw).astype(np.float64).T
+    return product
 
 
 def planes(block: BlockType, raw: Array) -> dict[str, Array | None]:
@@ -54,20 +55,38 @@ def planes(block: BlockType, raw: Array) -> dict[str, Array | None]:
     return given
 
 
-def run(launch: Launch, block: BlockType, raw: Array, x: Array, block_m: int, **more: Any) -> Array:
+def linear_call(
+    block: BlockType, raw: Array, x: Array, block_m: int, **more: Any
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Kernel, constants and arguments of one product; y is poisoned."""
+    constants = {"K": K, "N": len(raw), "ACT": "none", "BLOCK_M": block_m, **block.constants}
     y = np.full((len(x), len(raw)), np.nan, np.float32)
-    optional = {"bias": None, "residual": None} | more
-    launch(
-        quant_linear.quant_linear,
-        (-(-len(x) // block_m), -(-len(raw) // 64), 1),
-        {"K": K, "N": len(raw), "ACT": "none", "BLOCK_M": block_m, **block.constants},
-        x=x,
-        **planes(block, raw),
-        y=y,
-        rows=len(x),
-        **optional,
-    )
+    arguments = {"x": x, **planes(block, raw), "bias": None, "residual": None, "y": y}
+    return quant_linear.quant_linear, constants, arguments | {"rows": len(x)} | more
+
+
+def run(launch: Launch, block: BlockType, raw: Array, x: Array, block_m: int, **more: Any) -> Array:
+    kernel, constants, arguments = linear_call(block, raw, x, block_m, **more)
+    launch(kernel, (-(-len(x) // block_m), -(-len(raw) // 64), 1), constants, **arguments)
+    y: Array = arguments["y"]
     return y
+
+
+def gather_call(block: BlockType, raw: Array) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    arguments: dict[str, Any] = {
+        **planes(block, raw),
+        "ids": np.array([0, 69, 63, 64, 0], np.int32),
+    }
+    arguments |= {"y": np.full((5, K), np.nan, np.float32), "scale": 1.0}
+    return embedding.gather_quant, {"K": K, **block.constants}, arguments
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_types(launch: Any) -> None:
+    """Compiles the kernels of all types together, on all cores."""
+    blocks = [(block, random_blocks(block, N)) for block in BLOCK_TYPES.values()]
+    launch.prepare(linear_call(block, raw, normal(5, K), 1) for block, raw in blocks)
+    launch.prepare(gather_call(block, raw) for block, raw in blocks)
 
 
 @TYPES
@@ -126,9 +145,6 @@ def test_gated(launch: Launch, block_m: int) -> None:
 @TYPES
 def test_gather_is_exact(launch: Launch, block: BlockType) -> None:
     raw = random_blocks(block, N)
-    ids = np.array([0, 69, 63, 64, 0], np.int32)
-    y = np.full((5, K), np.nan, np.float32)
-    constants = {"K": K, **block.constants}
-    given = planes(block, raw)
-    launch(embedding.gather_quant, (5, 1, 1), constants, **given, ids=ids, y=y, scale=1.0)
-    assert np.array_equal(y, values(block, raw)[ids])
+    kernel, constants, arguments = gather_call(block, raw)
+    launch(kernel, (5, 1, 1), constants, **arguments)
+    assert np.array_equal(arguments["y"], values(block, raw)[arguments["ids"]])

@@ -40,7 +40,7 @@ def test_reference_philox_gives_the_published_answers() -> None:
 def kept(logits: Array, heat: float, top_k: int, top_p: float, min_p: float) -> Array:
     """Weights exp(x - max) of the tokens that pass the filters, zero elsewhere (f64)."""
     x = logits.astype(np.float64) / heat
-    weight = np.exp(x - x.max())
+    weight: Array = np.exp(x - x.max())
     if 0 < top_k < len(x):
         weight[x < np.sort(x)[-top_k]] = 0.0
     if top_p < 1.0:
@@ -51,11 +51,11 @@ def kept(logits: Array, heat: float, top_k: int, top_p: float, min_p: float) -> 
     return weight
 
 
-def run(launch: Launch, logits: Array, seed: int = 3, **options: float) -> tuple[Array, Array]:
+def run(launch: Launch, logits: Array, seed: int = 3, **options: Any) -> tuple[Array, Array]:
     """Tokens and the uniform numbers they were drawn with."""
     rows = len(logits)
     request, position = np.arange(rows, dtype=np.int32), np.arange(rows, dtype=np.int32) * 7
-    seeds = np.tile(np.uint32([seed, 0xDEADBEEF]), (rows, 1)).view(np.int32)
+    seeds = np.tile(np.array([seed, 0xDEADBEEF], np.uint32), (rows, 1)).view(np.int32)
     tokens = np.full(rows, -1, np.int32)
     given: dict[str, Any] = {
         name: np.full(rows, options.get(name, default), np.float32)
@@ -77,12 +77,12 @@ def run(launch: Launch, logits: Array, seed: int = 3, **options: float) -> tuple
     return tokens, (np.array([word >> 9 for word in words]) + 0.5) / 2**23
 
 
-def assert_drawn(logits: Array, tokens: Array, u: Array, options: dict[str, float]) -> None:
+def assert_drawn(logits: Array, tokens: Array, u: Array, options: dict[str, Any]) -> None:
     """Each token holds its u in the running sum, up to f32 rounding."""
-    filters = {"heat": options.get("temperature", 1.0), "top_k": int(options.get("top_k", 0))}
-    filters |= {"top_p": options.get("top_p", 1.0), "min_p": options.get("min_p", 0.0)}
+    heat, top_k = options.get("temperature", 1.0), int(options.get("top_k", 0))
+    top_p, min_p = options.get("top_p", 1.0), options.get("min_p", 0.0)
     for row, token in enumerate(tokens):
-        weight = kept(logits[row], **filters)
+        weight = kept(logits[row], heat, top_k, top_p, min_p)
         assert weight[token] > 0
         share = np.cumsum(weight) / weight.sum()
         before = share[token - 1] if token else 0.0
@@ -101,7 +101,7 @@ def assert_drawn(logits: Array, tokens: Array, u: Array, options: dict[str, floa
     ],
     ids=lambda options: "-".join(options) or "plain",
 )
-def test_draws_follow_the_filters(launch: Launch, options: dict[str, float]) -> None:
+def test_draws_follow_the_filters(launch: Launch, options: dict[str, Any]) -> None:
     logits = np.random.default_rng(1).standard_normal((ROWS, VOCAB), dtype=np.float32) * 3
     tokens, u = run(launch, logits, **options)
     assert_drawn(logits, tokens, u, options)
@@ -111,7 +111,12 @@ def test_draws_follow_the_filters(launch: Launch, options: dict[str, float]) -> 
 def test_corner_settings_are_greedy(launch: Launch) -> None:
     logits = np.random.default_rng(1).standard_normal((4, VOCAB), dtype=np.float32)
     logits[1, 100:] = -np.inf
-    corners = [{"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.0}, {"min_p": 1.0}]
+    corners: list[dict[str, Any]] = [
+        {"temperature": 0.0},
+        {"top_k": 1},
+        {"top_p": 0.0},
+        {"min_p": 1.0},
+    ]
     for options in corners:
         tokens, _ = run(launch, logits, **options)
         assert tokens.tolist() == logits.argmax(-1).tolist()
