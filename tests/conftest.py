@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +13,10 @@ import pytest
 import tokenizers
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+
+# Every pass is checked, in this process and in those that tests start. A test that compiles a whole
+# model says ``knobs.override(verify=False)``: the interpreter would take minutes.
+os.environ.setdefault("SGLK_VERIFY", "1")
 
 # Shared machines stall, so no deadline; the same examples every time, so a failure is the code's.
 hypothesis.settings.register_profile("sglk", deadline=None, derandomize=True)
