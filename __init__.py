@@ -10,8 +10,13 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {"compile": ".driver", "load": ".runtime", "SglkError": ".errors"}
-__all__ = ["SglkError", "__version__", "compile", "load"]
+_HOMES = {
+    "compile": ".driver",
+    "load": ".runtime",
+    "load_forward": ".runtime",
+    "SglkError": ".errors",
+}
+__all__ = ["SglkError", "__version__", "compile", "load", "load_forward"]
 
 
 def __getattr__(name: str) -> Any:

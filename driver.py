@@ -1,10 +1,10 @@
-"""Compile, whole: model -> Graph -> legal Graph -> Program -> Artifact, with a report of what was decided."""
+"""Compile, whole: model -> Graph -> legal Graph -> Program -> Artifact, with a report."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from .ir.dtype import DType
     from .ir.graph import Graph
     from .ir.target import Target
+    from .targets.artifact.program import Program
     from .targets.assemble import Library
     from .targets.lowering import Lowering
-    from .targets.selftest import Case
+    from .targets.selftest import Case, ForwardCase
 
 Progress = Callable[[str, int, int], None]
 DTYPES = ("bf16", "fp32")
@@ -29,7 +30,7 @@ QUANTS = ("keep", "none")
 KV_DTYPES = ("f16", "bf16", "f32")
 TARGETS = ("cpu",)
 TOLERANCE = {"f32": 1e-3, "f16": 1e-2, "bf16": 5e-2}
-"""Largest L2 error of self-test logits relative to the reference, whose KV cache is f32: by cache dtype."""
+"""Largest relative L2 error of self-test logits by cache dtype; the reference caches f32."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Options:
     dtype: str = "bf16"
     """Storage of unquantized matrices; arithmetic is f32."""
     kv_dtype: str | None = None
-    """Storage of the KV cache; None: f32 for ``fp32``, else f16 (as small as bf16, 8 times as precise)."""
+    """Storage of the KV cache; None: f32 for ``fp32``, else f16 (8 times as precise as bf16)."""
     quant: str = "keep"
     """``keep`` stored block types as they are, or ``none``: dequantize to ``dtype``."""
     cpu_isa: str = "native"
@@ -90,18 +91,30 @@ def compile(
     target: str = "cpu",
     output: str | Path | None = None,
     *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    dims: Mapping[str, Mapping[int, str]] | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Compiled:
-    """Compile a Hugging Face folder or a .gguf file into an artifact at ``output``.
+    """Compile a Hugging Face folder, a .gguf file or a torch module into an artifact at ``output``.
 
-    ``options`` are the fields of `Options`. The default output is the model's name with ``.sglk`` in the
-    current folder. Errors are `SglkError` sentences; nothing half-made is left behind.
+    A module that is no transformers causal LM needs example inputs, ``args`` and ``kwargs``;
+    ``dims`` names the sizes that stay symbolic: ``{"x": {0: "batch"}}``. Load it with
+    `sglk.load_forward`, decoders with `sglk.load`. ``options`` are the fields of `Options`. The
+    default output is the model's name with ``.sglk`` in the current folder. Errors are `SglkError`
+    sentences; nothing half-made is left behind.
     """
     if target not in TARGETS:
         raise SglkError(f"--target: expected one of {', '.join(TARGETS)}, got {target!r}")
-    path = Path(output) if output else Path(f"{Path(str(model)).stem}.sglk")
-    return _Compile(model, Options(**options), progress or _silent).run(path)
+    path = Path(output) if output else Path(f"{_name(model)}.sglk")
+    example = {"args": args, "kwargs": kwargs, "dims": dims}
+    return _Compile(model, example, Options(**options), progress or _silent).run(path)
+
+
+def _name(model: Any) -> str:
+    """A name for the artifact of a path or module."""
+    return Path(model).stem if isinstance(model, str | Path) else type(model).__name__
 
 
 def _silent(stage: str, done: int, total: int) -> None:
@@ -111,8 +124,11 @@ def _silent(stage: str, done: int, total: int) -> None:
 class _Compile:
     """One compile: the stages in order."""
 
-    def __init__(self, model: Any, options: Options, progress: Progress) -> None:
+    def __init__(
+        self, model: Any, example: Mapping[str, Any], options: Options, progress: Progress
+    ) -> None:
         self.model = model
+        self.example = example
         self.options = options
         self.progress = progress
         self.clock = Clock()
@@ -121,20 +137,22 @@ class _Compile:
     def run(self, path: Path) -> Compiled:
         from .frontend import load_model
         from .targets.artifact import ArtifactWriter
-        from .targets.cpu.compile import STEP_SYMBOLS, isa_names, lower, target_for
+        from .targets.cpu.compile import isa_names, lower, target_for
+        from .targets.lowering import entry_of, symbols_of_entry
 
         isas = isa_names(self.options.cpu_isa)
         report: dict[str, Any] = {}
         with ArtifactWriter(path) as writer:  # an unwritable place is refused before any work
             with self.clock.stage("capture"):
-                captured = load_model(self.model, progress=self.progress)
+                captured = load_model(self.model, **self.example, progress=self.progress)
             target = target_for(isas)
             step = self._optimize(captured, target)
             with self.clock.stage("lower"):
                 lowering = lower(step, target)
-                program = lowering.program("step", STEP_SYMBOLS)
+                entry = entry_of(step)
+                program = lowering.program(entry, symbols_of_entry(step, entry))
             libraries = self._build(lowering, isas)
-            cases = self._make_cases(captured, step, target)
+            cases = self._make_cases(captured, step, program, target)
             parts = self._parts(captured, step, target, program, lowering, libraries, cases)
             report = self._write(writer, parts, captured)
         if cases:
@@ -146,7 +164,8 @@ class _Compile:
         """The step graph, with the dtypes that the options ask for."""
         from .ir.dtype import BF16, F32, dtype
         from .ir.rewrite import clone
-        from .passes.pipeline import StepOptions, run_pipeline, step_pipeline
+        from .passes.pipeline import StepOptions, forward_pipeline, run_pipeline, step_pipeline
+        from .targets.lowering import is_decoder
 
         plain = {"bf16": BF16, "fp32": F32}[self.options.dtype]
         infos = [captured.weights.info(name) for name in captured.weights.names()]
@@ -155,8 +174,9 @@ class _Compile:
         cache = dtype(self.options.cache_dtype)
         options = StepOptions(dtype=plain, kv_dtype=cache, stored=stored)
         graph = clone(captured.graph)
+        pipeline = step_pipeline if is_decoder(graph) else forward_pipeline
         with self.clock.stage("passes"):
-            report = run_pipeline(graph, step_pipeline(target, options))
+            report = run_pipeline(graph, pipeline(target, options))
         if report.stopped_after:
             raise SglkError(f"stopped after {report.stopped_after}, as SGLK_STOP_AFTER asks")
         self.passes = list(report.records)
@@ -172,9 +192,11 @@ class _Compile:
         with self.clock.stage("kernels"):
             return [Library(isa, build_library(kernels, isa, cache, self.progress)) for isa in isas]
 
-    def _make_cases(self, captured: Captured, step: Graph, target: Target) -> list[Case]:
+    def _make_cases(
+        self, captured: Captured, step: Graph, program: Program, target: Target
+    ) -> Sequence[Case | ForwardCase]:
         from .ir.dtype import F32
-        from .targets.selftest import make_cases
+        from .targets.selftest import make_cases, make_forward_cases
         from .targets.weights import dense_reader
 
         if not self.options.selftest:
@@ -183,6 +205,8 @@ class _Compile:
         dtypes |= {v.name: v.type.dtype for v in step.params}
         read = dense_reader(dtypes, captured.weights.read)
         with self.clock.stage("self-test reference"):
+            if program.entry != "step":
+                return make_forward_cases(captured.graph, [b.name for b in program.outputs], read)
             return make_cases(captured.graph, read, captured.info.vocab_size, target.page_size)
 
     def _parts(
@@ -193,7 +217,7 @@ class _Compile:
         program: Any,
         lowering: Lowering,
         libraries: list[Library],
-        cases: list[Case],
+        cases: Sequence[Case | ForwardCase],
     ) -> Any:
         from .targets.assemble import Parts
         from .targets.selftest import num_pages
@@ -247,7 +271,7 @@ class _Compile:
         if wrong:
             path.unlink()
             raise LoweringError(
-                f"self-test: expected an error of at most {wrong[0].tolerance:g} in {wrong[0].name}, "
+                f"self-test: {wrong[0].name}: expected an error of at most {wrong[0].tolerance:g}, "
                 f"got {wrong[0].error:.3g} (a kernel or pass is wrong; the artifact was removed)"
             )
         return [f"{r.name}: error {r.error:.1e} of at most {r.tolerance:g}" for r in results]

@@ -78,6 +78,26 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
     )
 
 
+def forward_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
+    """Any other captured module -> its graph with the fused ops that ``target`` has rows for."""
+    return (
+        Canonicalize(),
+        FoldConstants(),
+        EliminateCommon(),
+        EliminateDead(),
+        SetWeightDtypes(options.dtype, _supported(target, options.stored)),
+        RecogniseActivations(),
+        RecogniseLayernorm(),
+        RecogniseRmsnorm(),
+        *only_if(target, "gated_linear", RecogniseGatedMlp(target.gated_rows)),
+        *only_if(target, "linear", FuseLinearEpilogue()),
+        Canonicalize(),
+        FoldConstants(),
+        EliminateCommon(),
+        EliminateDead(),
+    )
+
+
 def only_if(target: Target, op: str, step: Pass) -> tuple[Pass, ...]:
     """The pass if the target has a row for the op that it makes (or, for linear, its epilogues)."""
     return (step,) if op in target.fused_ops else ()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .engine import Engine, Output
+    from .forward import ForwardModel, load_forward
     from .llm import LLM, Generation, Stream, load
     from .request import SamplingParams
 
@@ -20,9 +21,21 @@ _HOMES = {
     "Output": ".engine",
     "SamplingParams": ".request",
     "Stream": ".llm",
+    "ForwardModel": ".forward",
     "load": ".llm",
+    "load_forward": ".forward",
 }
-__all__ = ["LLM", "Engine", "Generation", "Output", "SamplingParams", "Stream", "load"]
+__all__ = [
+    "LLM",
+    "Engine",
+    "ForwardModel",
+    "Generation",
+    "Output",
+    "SamplingParams",
+    "Stream",
+    "load",
+    "load_forward",
+]
 
 
 def __getattr__(name: str) -> Any:

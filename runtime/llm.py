@@ -312,6 +312,9 @@ def load(path: str | Path, device: str | None = None, **options: Any) -> LLM:
     with _no_collections():
         artifact = Artifact.open(path)
         try:
+            if "step" not in artifact.entries:
+                what = f"got the entries {', '.join(artifact.entries)} (use sglk.load_forward)"
+                raise RequestError(f"{path}: expected a decoder, {what}")
             return _bind(artifact, device, chosen)
         except BaseException:
             artifact.close()

@@ -1,4 +1,4 @@
-"""Run an artifact's self-test vectors on this machine and compare with the logits it was made with."""
+"""Run an artifact's self-test vectors here and compare with the results it was made with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import ArtifactError
 from ..targets.artifact import Artifact
-from ..targets.device import StepBatch
+from ..targets.device import Executable, StepBatch
 from ..targets.registry import open_device
 
 INPUTS = (
@@ -27,7 +27,7 @@ INPUTS = (
 
 @dataclass(frozen=True)
 class CaseResult:
-    """One step: the L2 error of its logits relative to the reference, and the bound it must keep."""
+    """One case: the L2 error of its results relative to the reference, and its bound."""
 
     name: str
     error: float
@@ -47,18 +47,34 @@ def run_selftest(
             f"{artifact.path}: has no self-test vectors (compile it again with them)"
         )
     record = json.loads(artifact.read("selftest.json"))
-    name = device or target_name(artifact)
-    tokens = max(len(case["inputs"]["token_ids"]) for case in record["cases"])
-    executable = open_device(name).load(
-        artifact, num_pages=record["num_pages"], max_tokens=tokens, num_threads=num_threads
+    entry = artifact.entries[0]
+    run = _run_step if entry == "step" else _run_forward
+    sizes = [len(case["inputs"].get("token_ids", [0])) for case in record["cases"]]
+    executable = open_device(device or target_name(artifact)).load(
+        artifact, num_pages=record["num_pages"], max_tokens=max(sizes), num_threads=num_threads
     )
     try:
         for case in record["cases"]:
-            logits = executable.step(_batch(case["inputs"]))
-            error = relative_error(logits, _wanted(artifact, case))
+            wanted = {n: _array(artifact, each) for n, each in case["outputs"].items()}
+            got = run(artifact, executable, case)
+            error = max(relative_error(got[name], wanted[name]) for name in wanted)
             yield CaseResult(case["name"], error, float(record["tolerance"]))
     finally:
         executable.close()
+
+
+def _run_step(
+    artifact: Artifact, executable: Executable, case: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    inputs = {name: np.array(case["inputs"][name], np.int32) for name in INPUTS}
+    return {"logits": executable.step(StepBatch(**inputs))}
+
+
+def _run_forward(
+    artifact: Artifact, executable: Executable, case: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    inputs = {name: _array(artifact, each) for name, each in case["inputs"].items()}
+    return executable.run(artifact.entries[0], inputs)
 
 
 def target_name(artifact: Artifact) -> str:
@@ -66,17 +82,13 @@ def target_name(artifact: Artifact) -> str:
     return str(cast(dict[str, object], artifact.manifest["target"])["name"])
 
 
-def _batch(inputs: dict[str, Any]) -> StepBatch:
-    return StepBatch(**{name: np.array(inputs[name], np.int32) for name in INPUTS})
-
-
-def _wanted(artifact: Artifact, case: dict[str, Any]) -> np.ndarray:
-    raw = np.frombuffer(artifact.read(case["logits"]), "<f4")
-    return raw.reshape(case["shape"])
+def _array(artifact: Artifact, record: dict[str, Any]) -> np.ndarray:
+    raw = np.frombuffer(artifact.read(record["member"]), np.dtype(record["dtype"]))
+    return raw.reshape(record["shape"])
 
 
 def relative_error(got: np.ndarray, wanted: np.ndarray) -> float:
-    """|got - wanted| / |wanted| in L2 over the vocabulary, the worst row; NaN counts as infinite."""
+    """|got - wanted| / |wanted| in L2 over the last axis, the worst row; NaN counts as infinite."""
     difference = np.linalg.norm(got.astype(np.float64) - wanted, axis=-1)
     error = float(np.max(difference / np.maximum(np.linalg.norm(wanted, axis=-1), 1e-30)))
     return error if np.isfinite(error) else float("inf")

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..ir.interpret import evaluate
 from .artifact import ArtifactWriter
 from .artifact.program import Program
 from .kernel import Kernel
 from .lowering import Lowering, WeightUse
-from .selftest import Case
+from .selftest import Case, ForwardCase
 from .weights import Read
 
 Progress = Callable[[str, int, int], None]
@@ -40,7 +42,7 @@ class Parts:
     graph_text: str
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Tokenizer files by name."""
-    selftest: Sequence[Case] = ()
+    selftest: Sequence[Case | ForwardCase] = ()
     selftest_tolerance: float = 1e-3
     selftest_pages: int = 0
     producer: str = ""
@@ -54,14 +56,15 @@ def write_artifact(
     report: Callable[[], Mapping[str, object]],
     progress: Progress,
 ) -> None:
-    """Stream everything into ``writer`` and finish it. ``report`` is asked last, when all is known."""
+    """Stream everything into ``writer`` and finish it; ``report`` is asked last."""
     symbols = sorted(parts.lowering.kernels)
     variants = []
     for library in parts.libraries:
         member = f"kernels/{library.isa}.so"
         writer.add_bytes(member, library.data)
         variants.append({"isa": library.isa, "library": member, "symbols": symbols})
-    writer.add_bytes("programs/step.json", parts.program.to_json())
+    entry = parts.program.entry
+    writer.add_bytes(f"programs/{entry}.json", parts.program.to_json())
     writer.add_bytes("kernels.json", _json(kernel_records(parts.lowering)))
     writer.add_bytes("graph.txt", parts.graph_text.encode())
     for name, data in parts.files.items():
@@ -77,7 +80,7 @@ def write_artifact(
             "producer": parts.producer,
             "model": dict(parts.model),
             "target": {"name": parts.target, "page_size": parts.page_size, "variants": variants},
-            "programs": {"step": "programs/step.json"},
+            "programs": {entry: f"programs/{entry}.json"},
             "kernels": "kernels.json",
             "weights": weights,
             "shards": {"ranks": 1, "rank": 0, "spec": {}, "collectives": []},
@@ -133,15 +136,31 @@ def write_weights(
 
 
 def _write_selftest(writer: ArtifactWriter, parts: Parts) -> None:
-    cases = []
-    for i, case in enumerate(parts.selftest):
-        member = f"selftest/{i}.f32"
-        writer.add_bytes(member, case.logits.astype("<f4").tobytes())
-        shape = list(case.logits.shape)
-        cases.append({"name": case.name, "inputs": case.inputs, "logits": member, "shape": shape})
+    cases = [_case_record(writer, i, case) for i, case in enumerate(parts.selftest)]
     record = {
         "num_pages": parts.selftest_pages,
         "tolerance": parts.selftest_tolerance,
         "cases": cases,
     }
     writer.add_bytes("selftest.json", _json(record))
+
+
+def _case_record(
+    writer: ArtifactWriter, number: int, case: Case | ForwardCase
+) -> dict[str, object]:
+    """A step has small integer inputs, inline; every other array is a member of its own."""
+    folder = f"selftest/{number}"
+    if isinstance(case, ForwardCase):
+        return {
+            "name": case.name,
+            "inputs": {n: _array(writer, f"{folder}/{n}", a) for n, a in case.inputs.items()},
+            "outputs": {n: _array(writer, f"{folder}/{n}", a) for n, a in case.outputs.items()},
+        }
+    logits = _array(writer, f"{folder}/logits", case.logits)
+    return {"name": case.name, "inputs": case.inputs, "outputs": {"logits": logits}}
+
+
+def _array(writer: ArtifactWriter, member: str, array: np.ndarray) -> dict[str, object]:
+    plain = np.ascontiguousarray(array)
+    writer.add_bytes(member, plain.tobytes())
+    return {"member": member, "dtype": plain.dtype.name, "shape": list(plain.shape)}

@@ -5,8 +5,9 @@ Run-time face: NumPy and the standard library only. Every array is C-contiguous 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,9 @@ class Executable(Protocol):
 
     def step(self, batch: StepBatch) -> NDArray[np.float32]:
         """Run one step; the logits [L, V] are a view that is valid until the next step."""
+
+    def run(self, entry: str, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run an entry that is no decoder step on arrays by name; outputs by name, as copies."""
 
     def close(self) -> None:
         """Give memory and threads back; safe to call twice."""

@@ -1,4 +1,4 @@
-"""A kernel before it is compiled: a Triton function of ``targets/kernels`` with its argument types and constants."""
+"""A kernel before it is compiled: a Triton function, its argument types and its constants."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Graph -> Program: every node's row emits kernel calls on buffers, once per bucket of token counts.
+"""Graph -> Program: every node's row emits kernel calls, once per bucket of token counts.
 
-Buffers: a view (reshape, a state's next version) shares its operand's memory; everything else that a node
-makes is a temporary in one planned arena. Static values become weights in the layout a row asks for.
+A view (reshape, a state's next version) shares its operand's memory; everything else that a node
+makes is a temporary in one planned arena. Static values become weights in the layout a row asks
+for.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from .artifact.program import Arg, Bucket, Buffer, Call, Program
 from .kernel import NUMBERS, POINTERS, Kernel, argument_names
 from .table import OperatorRow
 
-
 STEP = "step"
 """Entry point of decoders; others have ``forward``."""
+STEP_SYMBOLS = ("tokens", "seqs", "pages", "rows")
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,25 @@ class Lowering:
         return Buffer(value.name, type.dtype.name, shape, "state", "0", dim_text(type.bytes))
 
 
+def is_decoder(captured: Graph) -> bool:
+    """Whether a captured graph is a causal LM: token ids, positions and attention."""
+    names = {v.name for v in captured.inputs}
+    has_attention = any(node.op.name == "attention" for node in captured.nodes)
+    return names == {"token_ids", "position_ids"} and has_attention
+
+
+def entry_of(graph: Graph) -> str:
+    """The entry point of a lowered graph: ``step`` when it has states, else ``forward``."""
+    return STEP if graph.states else "forward"
+
+
+def symbols_of_entry(graph: Graph, entry: str) -> tuple[str, ...]:
+    """Symbols that the sizes of an entry's inputs give."""
+    if entry == STEP:
+        return STEP_SYMBOLS
+    return tuple(sorted({s for v in graph.inputs for d in v.type.shape for s in symbols_of(d)}))
+
+
 def i32(value: Dim) -> Operand:
     """An integer argument, computed for every step."""
     return Operand(Arg("i32", dim_text(value)), NUMBERS["i32"])
@@ -234,7 +254,7 @@ def token_ranges(bounds: tuple[int, ...]) -> list[TokenRange]:
 
 
 def _view_roots(graph: Graph, selection: Selection) -> dict[Value, Value]:
-    """Values that share another value's memory: results of "view" rows and next versions of states."""
+    """Values in another value's memory: results of "view" rows and next versions of states."""
     roots: dict[Value, Value] = {}
     for node in graph.nodes:
         row = selection.chosen.get(node)

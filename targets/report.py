@@ -1,4 +1,4 @@
-"""What a compile decided, as JSON: sizes, rows, fusions, tiles and their reasons, memory, seconds per stage."""
+"""What a compile decided, as JSON: sizes, rows, fusions, tiles with reasons, memory, seconds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Self-test vectors: inputs and reference logits that travel in an artifact and prove it on any machine.
+"""Self-test vectors: inputs and reference results that travel in an artifact and prove it anywhere.
 
-The reference is the captured graph, each sequence whole, on the NumPy references: it knows nothing of pages,
-chunks, fusion or kernels. The steps cover prefill, decode, a resumed prefix and a mixed batch.
+The reference is the captured graph, each sequence whole, on the NumPy references: it knows nothing
+of pages, chunks, fusion or kernels. The steps cover prefill, decode, a resumed prefix and a mixed
+batch.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..ir.dim import symbols_of
 from ..ir.graph import Graph
 from ..ir.interpret import interpret
 from ..ir.rewrite import clone
+from ..ir.testing import random_array
 from .weights import Read
 
 LENGTHS = (21, 12)
@@ -103,3 +106,26 @@ def _case(
 
 def _ints(parts: list[np.ndarray]) -> list[int]:
     return [int(x) for x in np.concatenate(parts)]
+
+
+SIZE = 9
+"""Value of every symbol in the self-test of a ``forward`` program."""
+
+
+@dataclass(frozen=True)
+class ForwardCase:
+    """One call of a ``forward`` program: inputs and outputs by name."""
+
+    name: str
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+
+
+def make_forward_cases(captured: Graph, names: list[str], read: Read) -> list[ForwardCase]:
+    """Random inputs through the reference; ``names`` are those of the program's outputs."""
+    symbols = {s for v in captured.inputs for d in v.type.shape for s in symbols_of(d)}
+    sizes = dict.fromkeys(symbols, SIZE)
+    rng = np.random.default_rng(20)
+    inputs = {v.name: random_array(v.type, rng, sizes) for v in captured.inputs}
+    outputs = interpret(clone(captured, sizes), inputs, read)
+    return [ForwardCase("forward", inputs, dict(zip(names, outputs, strict=True)))]

@@ -1,4 +1,4 @@
-"""From stored tensors to the values of a graph: dtypes of parameters, and static values on demand."""
+"""From stored tensors to the values of a graph: every parameter in the dtype the graph gives it."""
 
 from __future__ import annotations
 

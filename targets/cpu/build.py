@@ -1,4 +1,4 @@
-"""Kernels -> shared libraries, one per instruction set: Triton to TTIR, tilec to C++, the compiler to code.
+"""Kernels -> shared libraries, one per instruction set: Triton to TTIR, tilec to C++, C++ to code.
 
 TTIR and objects come from a content-addressed cache, so a second compile builds only what changed.
 """

@@ -11,8 +11,6 @@ from ..tilec import native_isa
 from .facts import LANES, cpu_target
 from .table import DENIED, TABLE
 
-STEP_SYMBOLS = ("tokens", "seqs", "pages", "rows")
-
 
 def isa_names(choice: str) -> tuple[str, ...]:
     """``native`` or a comma-separated list of instruction sets, checked."""

@@ -1,7 +1,8 @@
 """What passes may know of a CPU: one `Target` per instruction set.
 
-Rates and sizes are nominal, per core of a recent server or desktop CPU: they rank tiles, they do not predict
-times. Cache figures are the smaller ones of the CPUs in use (256 KiB of a 1 to 2 MiB L2 for one program).
+Rates and sizes are nominal, per core of a recent server or desktop CPU: they rank tiles, they do
+not predict times. Cache figures are the smaller ones of the CPUs in use: 256 KiB of a 1 to 2 MiB L2
+for one program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows for everything that no fused op covers: elementwise ops, data movement, reductions of the last axis.
+"""Rows for what no fused op covers: elementwise ops, data movement, reductions of the last axis.
 
 They make any graph run; where they show up in a decoder's report, a fusion is missing.
 """

@@ -1,4 +1,4 @@
-"""Rows for matrix products: x f32 times a packed weight, dense or in a block type, with fused epilogues.
+"""Rows for matrix products: x f32 times a packed weight, dense or of blocks, with epilogues.
 
 Numerics are those of the kernels: one chain of f32 FMA per output, so tiles change no bit.
 """
@@ -76,8 +76,8 @@ def choose(ctx: Lowering, problem: Problem, rows: int) -> TileChoice:
 def row_ranges(ctx: Lowering, rows: Dim) -> list[tuple[TokenRange, Dim]]:
     """Which ranges of row counts this bucket must serve, each with a 0/1 guard for the grid.
 
-    Rows that are the tokens lie in the bucket's own range. Other row counts (logit rows) are at most the
-    tokens but may be far fewer: one launch per range, and all but one have an empty grid.
+    Rows that are the tokens lie in the bucket's own range. Other row counts (logit rows) are at
+    most the tokens but may be far fewer: one launch per range, and all but one have an empty grid.
     """
     if isinstance(rows, int):
         return [(TokenRange(rows, rows), 1)]

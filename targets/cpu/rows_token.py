@@ -1,4 +1,4 @@
-"""Rows for the work around the products: embedding, norms, rotary embedding, cache writes, attention."""
+"""Rows for the work around the products: embedding, norms, rotary embedding, cache, attention."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def accepts_kv(node: Node, target: Target) -> str:
 
 
 def cache_operands(ctx: Lowering, state: Value, layer: int) -> dict[str, Operand]:
-    """K and V of one layer: [num_pages, heads, head_dim, page] and [num_pages, heads, page, head_dim]."""
+    """K [num_pages, heads, head_dim, page] and V [num_pages, heads, page, head_dim] of a layer."""
     part = sympy.sympify(per_layer_bytes(state, ctx.target.page_size))
     return {
         "k_cache": ctx.memory(state, as_dim(part * (2 * layer))),

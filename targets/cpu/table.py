@@ -1,4 +1,4 @@
-"""The CPU's operator table: every op it runs, and how. Rows with reasons not to be used come last."""
+"""The CPU's operator table: every op it runs, and how; then what must not be used, and why."""
 
 from __future__ import annotations
 

@@ -31,9 +31,7 @@ INPUTS = {
 MakeStep = Callable[..., Graph]
 
 
-def make_step(
-    layers: int = 2, weight: DType = F32, kv: DType = F32, page_size: int = 32
-) -> Graph:
+def make_step(layers: int = 2, weight: DType = F32, kv: DType = F32, page_size: int = 32) -> Graph:
     """Embedding, ``layers`` decoder layers, tied head."""
     g = Graph("step")
     inputs = {name: g.input(name, TensorType(I32, shape)) for name, shape in INPUTS.items()}

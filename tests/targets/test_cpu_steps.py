@@ -1,4 +1,4 @@
-"""A compiled step graph on the CPU device against the reference interpreter, weights and caches of each kind."""
+"""Compiled step graphs on the CPU device against the reference interpreter."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from sglk.ir.testing import assert_close, random_array
 from sglk.targets.artifact import Artifact, ArtifactWriter
 from sglk.targets.assemble import Library, Parts, write_artifact
 from sglk.targets.cpu.build import build_library
-from sglk.targets.cpu.compile import STEP_SYMBOLS, lower
+from sglk.targets.cpu.compile import lower
 from sglk.targets.cpu.facts import PAGE_SIZE, cpu_target
 from sglk.targets.cpu.packing import pack_weight
 from sglk.targets.device import Executable, StepBatch
+from sglk.targets.lowering import STEP_SYMBOLS
 from sglk.targets.registry import open_device
 from sglk.targets.tilec import KernelCache, native_isa
 from sglk.targets.weights import typed_reader
@@ -69,7 +70,8 @@ def batch(chunks: list[tuple[int, list[int], int]], pages: dict[int, list[int]])
     for row, (sequence, _, _) in enumerate(chunks):
         table[row, : len(pages[sequence])] = pages[sequence]
     slots = [
-        table[row][span // PAGE_SIZE] * PAGE_SIZE + span % PAGE_SIZE for row, span in enumerate(spans)
+        row[span // PAGE_SIZE] * PAGE_SIZE + span % PAGE_SIZE
+        for row, span in zip(table, spans, strict=True)
     ]
     starts = np.cumsum([0, *(len(s) for s in spans)])
     return StepBatch(

@@ -11,10 +11,10 @@ from sglk.ir.graph import Graph
 from sglk.ir.ops.elementwise import Pow
 from sglk.ir.verify import verify
 from sglk.targets.artifact.program import Program
-from sglk.targets.cpu.compile import STEP_SYMBOLS, lower
+from sglk.targets.cpu.compile import lower
 from sglk.targets.cpu.facts import cpu_target
 from sglk.targets.dim_code import parse
-from sglk.targets.lowering import Lowering
+from sglk.targets.lowering import STEP_SYMBOLS, Lowering
 
 MakeStep = Callable[..., Graph]
 TARGET = cpu_target("x86_64_v4")
@@ -59,9 +59,10 @@ def test_tied_table_is_one_weight(llama_step: MakeStep) -> None:
 
 def test_views_share_memory_and_temporaries_share_the_arena(llama_step: MakeStep) -> None:
     _, program = lowered(llama_step(layers=8))
-    attention = [c for c in program.buckets[0].calls if c.op == "paged_attention"][0]
-    following = program.buckets[0].calls[program.buckets[0].calls.index(attention) + 1]
-    assert {a.value for a in attention.args} & {a.value for a in following.args if a.kind == "buffer"}
+    calls = program.buckets[0].calls
+    number = next(i for i, c in enumerate(calls) if c.op == "paged_attention")
+    written, read = ({a.value for a in c.args} for c in calls[number : number + 2])
+    assert {b.name for b in program.temps} & written & read
     symbols = {"tokens": 64, "seqs": 2, "pages": 4, "rows": 2, "num_pages": 9}
     used = parse(program.arena_bytes, tuple(symbols)).evaluate(symbols)
     temps = sum(parse(b.bytes, tuple(symbols)).evaluate(symbols) for b in program.temps)
@@ -84,7 +85,8 @@ def test_arena_holds_every_temporary_for_every_size(llama_step: MakeStep) -> Non
 def test_unsupported_ops_are_listed_at_once(llama_step: MakeStep) -> None:
     graph = llama_step(layers=1)
     graph.outputs = [graph.emit(Pow(), *graph.outputs * 2, source="model.py:7")]
-    with pytest.raises(PassError, match=r"cpu:x86_64_v4: no implementation for 1 op.*pow x1.*model.py:7"):
+    missing = r"cpu:x86_64_v4: no implementation for 1 op.*pow x1.*model.py:7"
+    with pytest.raises(PassError, match=missing):
         lower(graph, TARGET)
 
 

@@ -1,0 +1,76 @@
+"""A compiled module that is no decoder: called with arrays, it gives arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import RequestError
+from ..targets.artifact import Artifact
+from ..targets.device import Executable
+from ..targets.registry import open_device
+
+Arrays = NDArray[Any] | tuple[NDArray[Any], ...]
+
+
+class ForwardModel:
+    """``model(x, mask)`` or ``model(x=x, mask=mask)``: inputs by position or name, as captured."""
+
+    def __init__(self, executable: Executable, artifact: Artifact, entry: str) -> None:
+        program = artifact.program(entry)
+        self.input_names = tuple(buffer.name for buffer in program.inputs)
+        self._dtypes = {b.name: np.dtype(_NUMPY[b.dtype]) for b in program.inputs}
+        self._outputs = tuple(buffer.name for buffer in program.outputs)
+        self._executable, self._artifact, self._entry = executable, artifact, entry
+
+    def __call__(self, *args: NDArray[Any], **kwargs: NDArray[Any]) -> Arrays:
+        """Outputs in the module's order; a single one is not wrapped."""
+        given = {**dict(zip(self.input_names, args, strict=False)), **kwargs}
+        if len(args) + len(kwargs) != len(given) or set(given) != set(self.input_names):
+            got = f"{len(args)} by position and {sorted(kwargs)}"
+            raise RequestError(f"inputs: expected {', '.join(self.input_names)}, got {got}")
+        arrays = {n: np.ascontiguousarray(a, self._dtypes[n]) for n, a in given.items()}
+        results = self._executable.run(self._entry, arrays)
+        ordered = tuple(results[name] for name in self._outputs)
+        return ordered[0] if len(ordered) == 1 else ordered
+
+    def close(self) -> None:
+        """Give the device and the file back."""
+        self._executable.close()
+        self._artifact.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_NUMPY = {"f32": "f4", "f16": "f2", "i32": "i4", "i64": "i8", "u8": "u1", "i8": "i1", "bool": "?"}
+
+
+def load_forward(
+    path: str | Path, device: str | None = None, num_threads: int | None = None
+) -> ForwardModel:
+    """Load the artifact of a plain module onto a device (default: the one it was compiled for)."""
+    artifact = Artifact.open(path)
+    try:
+        entry = artifact.entries[0]
+        if entry == "step":
+            raise RequestError(f"{path}: expected a plain module, got a decoder (use sglk.load)")
+        target = cast(dict[str, Any], artifact.manifest["target"])
+        opened = open_device(device or str(target["name"]))
+        executable = opened.load(artifact, num_pages=1, max_tokens=1, num_threads=num_threads)
+    except BaseException:
+        artifact.close()
+        raise
+    return ForwardModel(executable, artifact, entry)

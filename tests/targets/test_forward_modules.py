@@ -1,0 +1,74 @@
+"""A plain torch module: compiled, proved by its self-test, called with arrays of several sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sglk
+import torch
+from sglk.errors import PassError, RequestError
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = torch.nn.Linear(48, 100)
+        self.norm = torch.nn.LayerNorm(100)
+        self.narrow = torch.nn.Linear(100, 10)
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.nn.functional.gelu(self.wide(x))
+        centred = self.norm(hidden) + hidden.mean(-1, keepdim=True)
+        return (self.narrow(centred) + bias).softmax(-1), hidden.transpose(0, 1)[3:9]
+
+
+@pytest.fixture(scope="module")
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+@pytest.fixture(scope="module")
+def artifact(net: Net, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("forward") / "net.sglk"
+    example = (torch.randn(5, 48), torch.randn(10))
+    compiled = sglk.compile(
+        net, args=example, dims={"x": {0: "batch"}}, output=path, dtype="fp32"
+    )
+    assert compiled.report["selftest"]
+    return path
+
+
+def test_results_equal_torch_for_every_batch(net: Net, artifact: Path) -> None:
+    with sglk.load_forward(artifact) as model:
+        for batch in (1, 2, 7, 33):
+            x, bias = torch.randn(batch, 48), torch.randn(10)
+            wanted = net(x, bias)
+            got = model(x.numpy(), bias=bias.numpy())
+            for a, b in zip(got, wanted, strict=True):
+                np.testing.assert_allclose(a, b.detach().numpy(), atol=1e-6)
+
+
+def test_wrong_inputs_are_refused_by_name(artifact: Path) -> None:
+    with (
+        sglk.load_forward(artifact) as model,
+        pytest.raises(RequestError, match=r"inputs: expected x, bias, got 1 by position"),
+    ):
+        model(np.zeros((2, 48), np.float32))
+
+
+def test_a_forward_artifact_is_no_decoder(artifact: Path) -> None:
+    with pytest.raises(RequestError, match=r"expected a decoder, got the entries forward"):
+        sglk.load(artifact)
+
+
+def test_unsupported_ops_are_listed_with_their_lines(tmp_path: Path) -> None:
+    class Odd(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fmod(x, 3.0) + x
+
+    with pytest.raises((PassError, sglk.SglkError), match=r"test_forward_modules.py:\d+"):
+        sglk.compile(Odd(), args=(torch.randn(4),), output=tmp_path / "odd.sglk")
+    assert not list(tmp_path.iterdir())
