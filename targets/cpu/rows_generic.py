@@ -216,10 +216,12 @@ def element_bytes(dtype: DType) -> int:
 
 
 def accepts_copy(node: Node, target: Target) -> str:
-    """The innermost strides are constants of the kernel."""
-    inner = [v.type.shape[-1] for v in (*node.inputs, *node.outputs) if v.type.rank]
-    if isinstance(node.op, Transpose) and not all(isinstance(d, int) for d in inner):
-        return f"expected a known innermost size, got {node.inputs[0].type}"
+    """The innermost stride is a constant of the kernel."""
+    if isinstance(node.op, Transpose):
+        x = node.inputs[0].type
+        stride = row_major(x.shape)[node.op.permutation[-1]]
+        if not isinstance(stride, int):
+            return f"expected a known innermost stride, got {stride} elements"
     return accepts_rank(node, target)
 
 
