@@ -14,6 +14,7 @@ import contextvars
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from .errors import SglkError
 
@@ -57,9 +58,12 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Knobs:
     unknown = [name for name in environ if name.startswith("SGLK_") and name not in fields]
     if unknown:
         raise SglkError(f"{unknown[0]}: no such switch (known: {', '.join(sorted(fields))})")
-    return Knobs(
-        **{f.name: _parse(f, environ[name]) for name, f in fields.items() if name in environ}
-    )  # type: ignore[arg-type]
+    given: dict[str, Any] = {
+        field.name: _parse(field, environ[name])
+        for name, field in fields.items()
+        if name in environ
+    }
+    return Knobs(**given)
 
 
 _current: contextvars.ContextVar[Knobs | None] = contextvars.ContextVar("sglk_knobs", default=None)

@@ -1,5 +1,7 @@
-"""Tile choice by a cost model: candidates from the target's granules, those that do not fit removed, the rest
-ranked by modelled time. The model is a roofline per program plus the waves that the grid needs.
+"""Tile choice by a cost model: candidates from the target's granules, ranked by modelled time.
+
+Candidates that do not fit on chip are removed first. The model is a roofline per program, times the
+waves that the grid needs.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class TileChoice:
     def reason(self) -> str:
         """One line for the report."""
         fit = f"{self.on_chip_bytes} of {self.on_chip_limit} bytes on chip"
-        return f"{tile_text(self.tile)}: {self.bound}-bound, {self.seconds * 1e6:.1f} us, {fit}{self.runner_up}"
+        time = f"{self.bound}-bound, {self.seconds * 1e6:.1f} us"
+        return f"{tile_text(self.tile)}: {time}, {fit}{self.runner_up}"
 
 
 def choose_tile(

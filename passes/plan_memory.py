@@ -1,8 +1,9 @@
 """Memory planning: buffers whose lives do not overlap share bytes of one arena, on symbolic sizes.
 
-Linear scan over the calls. A buffer takes the free slot that wastes least; sizes are compared at nominal
-values, and a slot is as big as the largest of its buffers is for *every* value of the symbols (a ``max``
-in the dim language unless one size provably covers the other). Nothing is ever moved.
+Linear scan over the calls. A buffer takes the free slot that wastes least; sizes are compared at
+nominal values, and a slot is as big as the largest of its buffers is for *every* value of the
+symbols (a ``max`` in the dim language unless one size provably covers the other). Nothing is ever
+moved.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NOMINAL = 64
 
 @dataclass(frozen=True)
 class Life:
-    """A buffer of ``bytes`` that call ``first`` writes and call ``last`` reads last, both inclusive."""
+    """A buffer of ``bytes`` that call ``first`` writes and call ``last`` is the last to read."""
 
     name: str
     bytes: Dim
@@ -96,7 +97,7 @@ def cover(a: Dim, b: Dim) -> Dim:
 
 
 def _covers(a: Dim, b: Dim) -> bool:
-    """True if a - b is provably not negative: a polynomial in positive symbols without minus signs."""
+    """True if a - b is provably not negative: a polynomial in positive symbols, no minus."""
     difference = as_dim(sympy.sympify(a) - b)
     if isinstance(difference, int):
         return difference >= 0

@@ -1,4 +1,4 @@
-"""Operator selection: one row of the target's operator table for every node that runs on the device."""
+"""Operator selection: one row of the target's operator table for every node on the device."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class Selection:
 def select_rows(
     graph: Graph, target: Target, table: Iterable[Row], denied: Iterable[Denied] = ()
 ) -> Selection:
-    """Pick the accepting row of highest priority for each node that depends on an input or state.
+    """Pick the accepting row of highest priority for each node that reads an input or state.
 
-    Nodes on parameters and constants alone are evaluated when weights are packed and need no row. If any
-    node has no row, `PassError` lists every such op with its count, place in the model and reasons.
+    Nodes on parameters and constants alone are evaluated when weights are packed and need no row.
+    If any node has no row, `PassError` lists every such op with its count, place in the model and
+    reasons.
     """
     rows = _by_op(table)
     banned = {(d.op, d.name): d.reason for d in denied}

@@ -23,7 +23,7 @@ class Packed:
 
 
 def pack_weight(name: str, array: Array, dtype: DType, layout: str) -> Packed:
-    """``array`` (f32 values, or blocks) as ``dtype`` in ``layout``; a mismatch raises `LoweringError`."""
+    """``array`` (f32 values or blocks) as ``dtype`` in ``layout``, or `LoweringError`."""
     if layout == BLOCK_LAYOUT:
         return _pack_blocks(name, array, dtype)
     if isinstance(array, BlockArray):

@@ -76,7 +76,8 @@ class LlamaBuilder:
         angle = self(Cast(F32), self(Reshape((1, T, 1)), positions))
         freqs = self(Mul(), angle, inv_freq)
         both = self(Concat(2), freqs, freqs)
-        return tuple(self(Mul(), self(op, both), self.number(1.0)) for op in (Cos(), Sin()))
+        cos, sin = (self(Mul(), self(op, both), self.number(1.0)) for op in (Cos(), Sin()))
+        return cos, sin
 
     def layer(self, name: str, x: Value, cos: Value, sin: Value) -> Value:
         h = self.norm(name + "input_layernorm", x, self.hidden)

@@ -1,4 +1,4 @@
-"""Tile choice by counterfactuals: change one fact of the chip, and the choice moves as the model says."""
+"""Tile choice by counterfactuals: change one fact of the chip, and the choice moves."""
 
 from __future__ import annotations
 

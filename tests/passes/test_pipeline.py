@@ -177,7 +177,8 @@ def planted() -> Iterator[None]:
 
 def plant(run: Callable[[Graph], bool], pass_name: str) -> Pass:
     body = {"name": pass_name, "run": lambda self, graph: run(graph), "__module__": __name__}
-    return type("Planted" + pass_name.split("-")[0].capitalize(), (Pass,), body)()
+    planted: Pass = type("Planted" + pass_name.split("-")[0].capitalize(), (Pass,), body)()
+    return planted
 
 
 def test_dump_writes_what_changed(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Operator selection: priority, predicates, the deny list, and the whole list of what is missing."""
+"""Operator selection: priority, predicates, the deny list, and the list of what is missing."""
 
 from __future__ import annotations
 

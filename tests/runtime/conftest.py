@@ -7,8 +7,9 @@ wrong slot, stale page, wrong order or page shared too early changes the tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,6 +67,9 @@ class HashDevice:
         for page in pages:
             self.tokens[page * self.page_size : (page + 1) * self.page_size] = POISON
             self.positions[page * self.page_size : (page + 1) * self.page_size] = POISON
+
+    def run(self, entry: str, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        raise AssertionError(f"a decoder has no entry {entry}")
 
     def step(self, batch: StepBatch) -> NDArray[np.float32]:
         self._check(batch)

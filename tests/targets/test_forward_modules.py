@@ -34,9 +34,7 @@ def net() -> Net:
 def artifact(net: Net, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("forward") / "net.sglk"
     example = (torch.randn(5, 48), torch.randn(10))
-    compiled = sglk.compile(
-        net, args=example, dims={"x": {0: "batch"}}, output=path, dtype="fp32"
-    )
+    compiled = sglk.compile(net, args=example, dims={"x": {0: "batch"}}, output=path, dtype="fp32")
     assert compiled.report["selftest"]
     return path
 
