@@ -49,6 +49,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, fake: SimpleNamespace) -> list[Any]:
 
 def write(path: Path, members: dict[str, bytes]) -> Path:
     with ArtifactWriter(path) as writer:
+        writer.add_bytes("programs/step.json", b"{}")  # the hash device reads no program
         for name, data in members.items():
             writer.add_bytes(f"tokenizer/{name}", data)
         writer.finish(
@@ -63,7 +64,7 @@ def write(path: Path, members: dict[str, bytes]) -> Path:
                     "context_length": 100,
                 },
                 "target": {"name": "cpu", "page_size": 32, "variants": []},
-                "programs": {},
+                "programs": {"step": "programs/step.json"},
                 "weights": {},
             }
         )
