@@ -7,6 +7,8 @@ Layouts
   slots     i32 [T], slot = page * PAGE + offset in the page; page 0 is the one for padded rows
   k_cache   f32, bf16 or f16 [pages, KV_HEADS, D, PAGE] (keys along lanes)
   v_cache   the same type    [pages, KV_HEADS, PAGE, D]
+  A narrow cache rounds to nearest even. f16 holds up to 65504; from 65520 on a value becomes
+  infinity (nothing saturates), and attention to that key gives NaN: such a model needs bf16 or f32.
 The first 2 * HALF dims of a head rotate, the rest pass through. INTERLEAVED = False pairs dim i
 with i + HALF (Llama, "neox"); True pairs 2i with 2i + 1.
 Grid: (T, 1, 1), one program per token.

@@ -41,8 +41,21 @@ class Request:
         return q, kv[0], kv[1]
 
 
-def reference(request: Request, shape: Shape, sinks: Array | None = None) -> Array:
-    q, k, v = (part.astype(np.float64) for part in request.tensors(shape))
+def as_it_is(array: Array) -> Array:
+    return array
+
+
+def to_f16(array: Array) -> Array:
+    half: Array = array.astype(np.float16)
+    return half
+
+
+def reference(
+    request: Request, shape: Shape, sinks: Array | None = None, stored: Callable[[Array], Any] = as_it_is
+) -> Array:
+    """`stored` gives what the cache holds of K and V."""
+    q, k, v = request.tensors(shape)
+    q, k, v = (part.astype(np.float64) for part in (q, stored(k), stored(v)))
     position = np.arange(request.length)
     seen = position[None, :] <= position[:, None]
     if shape.window:
@@ -93,7 +106,7 @@ def attention_call(
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
     """Kernel, constants and arguments; y and everything beyond the requests is poisoned."""
     arrays: dict[str, Any] = paged(requests, shape, float("nan"))
-    convert = given.get("convert", lambda array: array)
+    convert = given.get("convert", as_it_is)
     arrays |= {name: convert(arrays[name]) for name in ("k_cache", "v_cache")}
     pad = np.full((padding, *arrays["q"].shape[1:]), np.nan, np.float32)
     arrays["q"] = np.concatenate([arrays["q"], pad])
@@ -148,7 +161,8 @@ def all_variants(launch: Any, bf16: Callable[[Array], Any]) -> None:
     """Compiles them together, on all cores."""
     plain = [(Shape(), block_m) for block_m in (4, 16, 64)]
     calls = [attention_call(MIXED, *pair) for pair in (*plain, *OPTIONS.values())]
-    calls += [attention_call(MIXED, Shape(), rows, convert=bf16) for rows in (4, 16)]
+    calls += [attention_call(MIXED, Shape(), 16, convert=bf16)]
+    calls += [attention_call(MIXED, Shape(), rows, convert=to_f16) for rows in (4, 16)]
     calls += [attention_call(MIXED, Shape(), 16, sinks=SINKS)]
     calls += [attention_call(MIXED, Shape(window=20), 4)]
     launch.prepare(calls)
@@ -185,12 +199,19 @@ def test_sinks_take_their_share(launch: Launch) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_half_width_cache(launch: Launch, bf16: Callable[[Array], Any]) -> None:
+def test_bf16_cache(launch: Launch, bf16: Callable[[Array], Any]) -> None:
     got = attend(launch, MIXED, Shape(), 16, convert=bf16)
-    expected = np.concatenate([reference(request, Shape()) for request in MIXED])
-    np.testing.assert_allclose(got, expected, rtol=0, atol=3e-2)
-    again = attend(launch, MIXED, Shape(), 4, convert=bf16)
-    assert np.array_equal(got, again)
+    stored = [reference(r, Shape(), stored=lambda x: bf16(x).floats()) for r in MIXED]
+    np.testing.assert_allclose(got, np.concatenate(stored), rtol=1e-5, atol=1e-6)
+
+
+def test_f16_cache(launch: Launch) -> None:
+    got = attend(launch, MIXED, Shape(), 16, convert=to_f16)
+    stored = [reference(request, Shape(), stored=to_f16) for request in MIXED]
+    np.testing.assert_allclose(got, np.concatenate(stored), rtol=1e-5, atol=1e-6)
+    assert np.array_equal(attend(launch, MIXED, Shape(), 4, convert=to_f16), got)
+    decode = attend(launch, [Request(97, 1, 4)], Shape(), 4, convert=to_f16)
+    assert np.array_equal(decode[0], got[-1])
 
 
 @pytest.mark.parametrize("window", [0, 20])

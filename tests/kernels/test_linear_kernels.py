@@ -57,9 +57,9 @@ def run(launch: Launch, x: Array, packed: Any, n: int, block_m: int, **more: Any
 def common_variants(launch: Any, bf16: Callable[[Array], Any]) -> None:
     """Compiles them together, on all cores."""
     x, packed = normal(70, K), pack_dense(normal(N, K, seed=1))
-    half = bf16(packed)
     calls = [linear_call(x, packed, N, block_m) for block_m in (1, 8, 64)]
-    calls += [linear_call(x, half, N, block_m) for block_m in (1, 8)]
+    for half in (bf16(packed), packed.astype(np.float16)):
+        calls += [linear_call(x, half, N, block_m) for block_m in (1, 8)]
     epilogue: dict[str, Any] = {"bias": normal(N), "residual": normal(70, N), "ACT": "silu"}
     calls += [linear_call(x[:, :70].copy(), packed, N, m, **epilogue) for m in (1, 8)]
     launch.prepare([*calls, linear_call(x, packed, N, 8, 32)])
@@ -104,6 +104,15 @@ def test_bf16_weights(launch: Launch, bf16: Callable[[Array], Any]) -> None:
     got = run(launch, x, packed, N, 8)
     assert_close(got, matmul(x, w.floats()))
     assert np.array_equal(run(launch, x, packed, N, 1), got)
+
+
+def test_f16_weights(launch: Launch) -> None:
+    x, w = normal(13, K), normal(N, K, seed=1).astype(np.float16)
+    w[0, :4] = 65504, -65504, 6e-8, 0  # the largest, the smallest
+    got = run(launch, x, pack_dense(w), N, 8)
+    np.testing.assert_allclose(got[:, 0], matmul(x, w)[:, 0], rtol=1e-5)
+    assert_close(got[:, 1:], matmul(x, w)[:, 1:])
+    assert np.array_equal(run(launch, x, pack_dense(w), N, 1), got)
 
 
 @pytest.mark.parametrize("block_m", [1, 8])

@@ -97,13 +97,11 @@ def test_rope_write_kv(launch: Launch, dim: int, half: int) -> None:
     assert untouched(v_cache, 5 * 2 * dim)
 
 
-def test_rope_write_kv_with_head_norms_and_half_width_cache(
-    launch: Launch, bf16: Callable[[Array], Any]
-) -> None:
-    qkv, (cos, sin) = normal(5, 8 * 64), tables(5, 32)
+def write_normed(launch: Launch, qkv: Array, k_cache: Any, v_cache: Any) -> tuple[Array, Array]:
+    """What q and k must be; the caches are written."""
+    cos, sin = tables(5, 32)
     q_norm, k_norm = normal(64, seed=1), normal(64, seed=2)
     q = np.full((5, 4, 64), np.nan, np.float32)
-    k_cache, v_cache = bf16(np.zeros((4, 2, 64, PAGE))), bf16(np.zeros((4, 2, PAGE, 64)))
     constants = {"HEADS": 4, "KV_HEADS": 2, "D": 64, "HALF": 32, "PAGE": PAGE}
     constants |= {"INTERLEAVED": False, **blocks(32, 64)}
     given = {"qkv": qkv, "cos": cos, "sin": sin, "q_norm": q_norm, "k_norm": k_norm, "q": q}
@@ -111,12 +109,57 @@ def test_rope_write_kv_with_head_norms_and_half_width_cache(
     launch(rope.rope_write_kv, (5, 1, 1), constants, **given, eps=1e-6)
     heads = qkv.reshape(5, 8, 64)
     scaled = heads / np.sqrt((heads**2).mean(-1, keepdims=True) + 1e-6)
+    expected = rotate(scaled[:, :4] * q_norm, cos, sin, False)
+    np.testing.assert_allclose(q, expected, rtol=1e-5, atol=1e-6)
+    return rotate(scaled[:, 4:6] * k_norm, cos, sin, False), heads[:, 6:]
+
+
+def test_rope_write_kv_with_head_norms_into_bf16(
+    launch: Launch, bf16: Callable[[Array], Any]
+) -> None:
+    k_cache, v_cache = bf16(np.zeros((4, 2, 64, PAGE))), bf16(np.zeros((4, 2, PAGE, 64)))
+    expected_k, expected_v = write_normed(launch, normal(5, 8 * 64), k_cache, v_cache)
     k, v = cached(k_cache.floats(), v_cache.floats(), SLOTS)
-    expected_q = rotate(scaled[:, :4] * q_norm, cos, sin, False)
-    expected_k = rotate(scaled[:, 4:6] * k_norm, cos, sin, False)
-    np.testing.assert_allclose(q, expected_q, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(k, expected_k, rtol=8e-3, atol=1e-6)
-    assert np.array_equal(v, bf16(heads[:, 6:]).floats())
+    assert np.array_equal(v, bf16(expected_v).floats())
+
+
+def test_rope_write_kv_with_head_norms_into_f16(launch: Launch) -> None:
+    k_cache = np.full((4, 2, 64, PAGE), np.nan, np.float16)
+    v_cache = np.full((4, 2, PAGE, 64), np.nan, np.float16)
+    expected_k, expected_v = write_normed(launch, normal(5, 8 * 64), k_cache, v_cache)
+    k, v = cached(k_cache, v_cache, SLOTS)
+    np.testing.assert_allclose(k, expected_k, rtol=1e-3, atol=1e-6)
+    assert np.array_equal(v, expected_v.astype(np.float16))
+    assert untouched(k_cache, 5 * 2 * 64)
+    assert untouched(v_cache, 5 * 2 * 64)
+
+
+def hard_to_round(count: int) -> Array:
+    """Ties, limits and subnormals of f16, then floats of every size and sign."""
+    ties = [2049, 2051, -2049, 1 + 2**-11, 1 + 3 * 2**-11, 2**-25, 3 * 2**-25, 2**-14 - 2**-25]
+    limits = [65504, 65519.996, 65520, -65520, 1e30, 2**-26, -(2**-24), 0.0, -0.0, np.inf, np.nan]
+    rng = np.random.default_rng(3)
+    rest = rng.standard_normal(count) * 2.0 ** rng.integers(-30, 18, count)
+    return np.concatenate([ties, limits, rest])[:count].astype(np.float32)
+
+
+@pytest.mark.parametrize("dim", [64, 80])
+def test_f16_cache_rounds_as_numpy_and_overflows_to_infinity(launch: Launch, dim: int) -> None:
+    k = hard_to_round(10 * dim).reshape(5, 2, dim)
+    v = np.ascontiguousarray(k[::-1, :, ::-1])
+    k_cache, v_cache = np.zeros((4, 2, dim, PAGE), "f2"), np.zeros((4, 2, PAGE, dim), "f2")
+    constants = {"KV_HEADS": 2, "D": dim, "PAGE": PAGE, "BLOCK_D": 64 if dim == 64 else 128}
+    given = {"k": k, "v": v, "slots": SLOTS, "k_cache": k_cache, "v_cache": v_cache}
+    launch(rope.write_kv, (5, 1, 1), constants, **given)
+    with np.errstate(over="ignore"):
+        expected_k, expected_v = k.astype(np.float16), v.astype(np.float16)
+    got_k, got_v = cached(k_cache, v_cache, SLOTS)
+    np.testing.assert_array_equal(got_k, expected_k)  # NaN equals NaN
+    np.testing.assert_array_equal(np.signbit(got_k), np.signbit(expected_k))
+    np.testing.assert_array_equal(got_v, expected_v)
+    assert np.isinf(got_k[0, 0, 10])  # 65520
+    assert got_k[0, 0, 9] == 65504  # 65519.996
 
 
 @pytest.mark.parametrize("dim", [64, 80])
