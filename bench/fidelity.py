@@ -1,6 +1,7 @@
 """Do compiled artifacts compute what transformers computes? The proof, prompt by prompt.
 
     python bench/fidelity.py MODEL.gguf [--prompts N] [--new 64] [--only fp32,bf16,keep] [--json]
+    python bench/fidelity.py MODEL.gguf --prompts 4 --new 16 --save FILE   # the data of a test
 
 The reference is transformers in fp32 on the dequantized weights; it is kept in the cache folder.
 Three artifacts are compiled and compared over the same prompts and the reference's greedy tokens:
@@ -29,7 +30,7 @@ import sglk
 from fidelity_forced import Forced
 from fidelity_prompts import Prompt, make_prompts
 from fidelity_reference import Reference
-from fidelity_rows import Rows
+from fidelity_rows import Rows, columns_of
 from sglk.runtime.selftest import relative_error
 
 ARTIFACTS = {
@@ -87,6 +88,9 @@ def main() -> int:
         for prompt in prompts:
             say(f"reference: {prompt.name}")
             rows.append(reference.run(prompt.ids, options.new))
+        if options.save:
+            save(Path(options.save), prompts, rows)
+            return 0
         lines, verdicts = [], []
         for name in wanted:
             found = compare(name, paths[name], prompts, rows, options.new, options.threads)
@@ -104,6 +108,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--only", default=",".join(ARTIFACTS), help="artifacts, comma-separated")
     parser.add_argument("--keep", help="folder of the artifacts: kept, and used again if there")
     parser.add_argument("--threads", type=int, help="worker threads (default: all allowed cores)")
+    parser.add_argument("--save", help="write the reference to this file, for a test, and stop")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     unknown = set(options.only.split(",")) - set(ARTIFACTS)
@@ -136,6 +141,22 @@ def evenly(prompts: Sequence[Prompt], count: int) -> list[Prompt]:
     """``count`` of the prompts, of every kind."""
     chosen = np.linspace(0, len(prompts) - 1, min(count, len(prompts))).astype(int)
     return [prompts[i] for i in chosen]
+
+
+def save(path: Path, prompts: Sequence[Prompt], reference: Sequence[Rows]) -> None:
+    """Greedy ids and every eighth kept logit of the last prompt token, as a test reads them."""
+    records = [
+        {
+            "prompt": prompt.name,
+            "ids": prompt.ids,
+            "greedy": greedy(prompt, rows),
+            "smallest_gap": round(float(rows.gap[len(prompt.ids) - 1 :].min()), 4),
+            "columns": columns_of(len(rows.last))[::8].tolist(),
+            "logits": [round(float(x), 5) for x in rows.sample[len(prompt.ids) - 1, ::8]],
+        }
+        for prompt, rows in zip(prompts, reference, strict=True)
+    ]
+    path.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n", encoding="utf-8")
 
 
 def compare(

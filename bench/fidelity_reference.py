@@ -6,6 +6,7 @@ The weights are read by transformers, not by sglk, so that a mistake of our read
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,14 +59,16 @@ class Reference:
     def _logits(self, prompt: list[int], new: int) -> Iterator[np.ndarray]:
         import torch
 
+        parameters = inspect.signature(type(self._model).forward).parameters
+        name = "cache" if "cache" in parameters else "past_key_values"  # the older name
         output = self._model.model(torch.tensor([prompt]), use_cache=True)
-        hidden, cache = output.last_hidden_state[0], output.past_key_values
+        hidden, cache = output.last_hidden_state[0], {name: output[name]}
         for start in range(0, len(prompt), CHUNK):
             logits = self._model.lm_head(hidden[start : start + CHUNK]).numpy()
             yield logits
         for _ in range(new - 1):
             token = int(logits[-1].argmax())
-            output = self._model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+            output = self._model(torch.tensor([[token]]), use_cache=True, **cache)
             logits = output.logits[0].numpy()
             yield logits
 
@@ -76,6 +79,7 @@ def load_dense(path: Path) -> Any:
     import transformers
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+    transformers.utils.logging.disable_progress_bar()
     config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     with torch.device("meta"):
         skeleton = transformers.AutoModelForCausalLM.from_config(config)

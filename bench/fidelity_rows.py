@@ -26,16 +26,20 @@ class Rows:
     """[V] the whole row of the last prompt token."""
 
 
+def columns_of(vocabulary: int) -> NDArray[np.int64]:
+    """The columns that are kept."""
+    return np.linspace(0, vocabulary - 1, COLUMNS).astype(np.int64)
+
+
 def rows_of(parts: Iterable[np.ndarray], last: int) -> Rows:
     """From the logits of consecutive positions, in parts [n, V]."""
     tops, gaps, samples, done = [], [], [], 0
     whole: np.ndarray | None = None
     for part in parts:
-        columns = np.linspace(0, part.shape[1] - 1, COLUMNS).astype(np.int64)
         best = np.partition(part, -2, axis=1)[:, -2:]
         tops.append(part.argmax(axis=1).astype(np.int32))
         gaps.append(best[:, 1] - best[:, 0])
-        samples.append(part[:, columns])
+        samples.append(part[:, columns_of(part.shape[1])])
         if done <= last < done + len(part):
             whole = part[last - done].astype(np.float32)
         done += len(part)

@@ -142,6 +142,7 @@ def stepping(path: Path, threads: int = 2) -> Iterator[Stepper]:
 class Lab:
     """What the tests of this folder use; `compile` keeps each artifact for the session."""
 
+    MAX_TOKENS = MAX_TOKENS
     stepping = staticmethod(stepping)
     logits_of = staticmethod(logits_of)
     random_ids = staticmethod(random_ids)

@@ -25,7 +25,7 @@ MODEL_TYPES = (
     "stablelm",
     "cohere",
     "glm4",
-    "gpt_neox",
+    "phi",
     "gpt2",
 )
 ERROR = 1e-4
