@@ -43,15 +43,17 @@ class KernelCache:
 
     def put(self, key: str, make: Callable[[Path], None]) -> Path:
         """Run `make` on a temporary name and move the file into place."""
-        path = self.path(key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
+            return self._put(self.path(key), make)
         except OSError as error:
             raise LoweringError(
-                f"kernel cache: expected a writable folder, got {self.folder} ({error}; "
+                f"kernel cache: expected a writable folder with space, got {self.folder} ({error}; "
                 "set SGLK_CACHE)"
             ) from error
+
+    def _put(self, path: Path, make: Callable[[Path], None]) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
         os.close(handle)
         temporary = Path(name)
         try:
@@ -160,7 +162,7 @@ def _compile_all(
                 done += 1
                 if progress:
                     progress(done, len(wanted))
-        except LoweringError:
+        except BaseException:  # an interrupt too: the pool would go on with all that wait
             pool.shutdown(cancel_futures=True)
             raise
     return [found[key] for key in wanted]

@@ -71,7 +71,7 @@ def find_compiler() -> Compiler:
     """The compiler that builds kernels here."""
     candidates: list[list[str]] = []
     if os.environ.get("CXX"):
-        candidates.append(shlex.split(os.environ["CXX"]))
+        candidates.append(_split(os.environ["CXX"]))
     candidates += [[path] for name in ("c++", "g++", "clang++") if (path := shutil.which(name))]
     if importlib.util.find_spec("ziglang"):
         candidates.append([sys.executable, "-m", "ziglang", "c++"])
@@ -87,11 +87,18 @@ def find_compiler() -> Compiler:
     )
 
 
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise LoweringError(f"CXX: expected a command, got {command!r} ({error})") from error
+
+
 def _version(command: list[str]) -> str:
     try:
         done = subprocess.run(
             [*command, "--version"], capture_output=True, text=True, check=False, timeout=60
         )
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout else ""

@@ -177,14 +177,16 @@ def _load(d: _Deepest, op: Op, index: Index) -> Expr:
     return pointers.load(d.em, pointer, mask, other, d.ctx.levels.get(op, 0), unsigned)
 
 
-def _near_users(value: Value) -> list[Op]:
+def _near_users(value: Value) -> set[Op]:
     """Users, and users of bit operations and shape changes: they decide a byte's extension."""
-    found: list[Op] = []
-    for user in value.users:
-        found.append(user)
-        moved = user.name in SHAPE_RULES or user.name in ("arith.andi", "arith.ori", "arith.xori")
-        if moved and user.results:
-            found += _near_users(user.result)
+    found: set[Op] = set()
+    stack = [value]
+    while stack:
+        for user in stack.pop().users:
+            bits = user.name in ("arith.andi", "arith.ori", "arith.xori")
+            if user not in found and (bits or user.name in SHAPE_RULES):
+                stack += user.results
+            found.add(user)
     return found
 
 

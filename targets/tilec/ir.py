@@ -65,7 +65,7 @@ def with_element(type_: Type, element: Element) -> Type:
     return Tensor(type_.shape, element) if isinstance(type_, Tensor) else element
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)  # values and operations refer to each other
 class Value:
     """Defined once, by an operation or as a block argument (`op` is None)."""
 
@@ -73,6 +73,11 @@ class Value:
     type: Type
     op: Op | None = None
     users: list[Op] = dataclasses.field(default_factory=list)
+    steps: dict[int, int | str | None] = dataclasses.field(default_factory=dict)
+    """Strides per axis as `strides.step` found them."""
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.type}"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -86,7 +91,7 @@ class Value:
 Attribute = int | float | bool | str | tuple[int, ...]
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Op:
     name: str
     operands: list[Value]
@@ -95,6 +100,9 @@ class Op:
     regions: list[Block]
     loc: str
     """``file.py:12`` of the Triton source, or empty."""
+
+    def __repr__(self) -> str:
+        return f"{self.results} = {self.name} {self.operands} at {self.loc or '?'}"
 
     @property
     def result(self) -> Value:
@@ -106,7 +114,7 @@ class Op:
             yield from region.walk()
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Block:
     args: list[Value]
     ops: list[Op]
@@ -120,7 +128,7 @@ class Block:
         return self.ops[-1]
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Function:
     name: str
     args: list[Value]

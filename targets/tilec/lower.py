@@ -12,13 +12,15 @@ from .context import Context, is_lazy
 from .expr import Expr, scalar_c
 from .index import Index
 from .ir import I32, Block, Function, Op, Pointer, Scalar, Tensor, Value
-from .nest import materialise, memory_of, nest, roots, worth_materialising
+from .nest import materialise, memory_of, nest, roots, tile, worth_materialising
 from .parser import parse
 from .pointers import store_text
 from .storage import Bound, new_memory
 from .strides import base_argument, lane_axis
 
-_SILENT = frozenset(("scf.yield", "tt.return", "scf.condition", "tt.reduce.return"))
+_SILENT = frozenset(
+    ("scf.yield", "tt.return", "scf.condition", "tt.reduce.return", "tt.scan.return")
+)
 HEAVY = frozenset(("tt.store", "tt.dot", "tt.reduce", "tt.scan", "scf.for", "scf.while"))
 _EFFECTS = frozenset(("tt.store", "tt.atomic_rmw", "tt.atomic_cas"))
 
@@ -173,7 +175,7 @@ def _overlaps(store: Op, loaded: Value) -> bool:
 
 def _store(ctx: Context, op: Op) -> None:
     pointer, value, *rest = op.operands
-    for index in nest(ctx.em, pointer.shape, lane_axis(value, pointer)):
+    for index in tile(ctx, pointer.shape, list(op.operands), lane_axis(value, pointer)):
         mask = ctx.at(rest[0], index) if rest else None
         text = store_text(ctx.em, ctx.at(pointer, index), ctx.at(value, index), mask)
         if text:

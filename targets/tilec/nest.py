@@ -23,6 +23,8 @@ from .storage import (
 )
 from .strides import lane_axis
 
+KEPT_VECTORS = 8
+"""Larger tiles that are computed once for several readers go to memory."""
 UNROLLED_CHUNKS = 4
 """Vectors of a row that are written out instead of looped over."""
 _FUNCTIONS = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "rsqrt")
@@ -31,10 +33,13 @@ _MIDDLING = {"arith.divf", "tt.precise_divf", "math.sqrt", "tt.precise_sqrt"}
 _INT_DIVISION = {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui"}
 
 
-def nest(em: Emitter, shape: Sequence[int], axis: int | None = None) -> Iterator[Index]:
+def nest(
+    em: Emitter, shape: Sequence[int], axis: int | None = None, unrolled: int = REGISTER_VECTORS
+) -> Iterator[Index]:
     """Every index of a tile, lanes along `axis` (the last one if not given).
 
-    The caller's code runs with the loops open. Small tiles are written out without loops.
+    The caller's code runs with the loops open. Tiles of at most `unrolled` vectors are written out
+    without loops.
     """
     shape = tuple(shape)
     size = math.prod(shape)
@@ -44,14 +49,14 @@ def nest(em: Emitter, shape: Sequence[int], axis: int | None = None) -> Iterator
         return
     axis = len(shape) - 1 if axis is None else axis
     if shape[axis] % LANES:
-        yield from _flat_nest(em, shape, size)
+        yield from _flat_nest(em, shape, size, unrolled)
         return
-    unroll = size // LANES <= REGISTER_VECTORS
+    unroll = size // LANES <= unrolled
     yield from _axis_nest(em, shape, axis, unroll)
 
 
-def _flat_nest(em: Emitter, shape: tuple[int, ...], size: int) -> Iterator[Index]:
-    if size // LANES <= REGISTER_VECTORS:
+def _flat_nest(em: Emitter, shape: tuple[int, ...], size: int, unrolled: int) -> Iterator[Index]:
+    if size // LANES <= unrolled:
         for base in range(0, size, LANES):
             yield unflatten(em, lane_index(constant(base, I32)), shape)
         return
@@ -93,7 +98,8 @@ def loop(em: Emitter, extent: int, step: int, start: int = 0, unroll: int = 0) -
 
 def materialise(ctx: Context, value: Value, in_memory: bool = False) -> Storage:
     """Compute a value now and bind it to storage at the current level."""
-    storage = compute(ctx, value, form_of(value.shape, in_memory))
+    many = math.prod(value.shape) // LANES > KEPT_VECTORS
+    storage = compute(ctx, value, form_of(value.shape, in_memory or many))
     ctx.env[value] = storage
     return storage
 
@@ -111,8 +117,31 @@ def compute(ctx: Context, value: Value, form: str) -> Storage:
 
 
 def fill(ctx: Context, memory: Memory, value: Value) -> None:
-    for index in nest(ctx.em, memory.shape, lane_axis(value)):
+    for index in tile(ctx, memory.shape, [value], lane_axis(value)):
         memory.write(ctx.em, index, ctx.at(value, index))
+
+
+def tile(
+    ctx: Context, shape: tuple[int, ...], values: list[Value], axis: int | None = None
+) -> Iterator[Index]:
+    """A nest that evaluates `values`: written out if they read named vectors, else looped over."""
+    unrolled = REGISTER_VECTORS if reads_registers(ctx, values) else UNROLLED_CHUNKS
+    return nest(ctx.em, shape, axis, unrolled)
+
+
+def reads_registers(ctx: Context, values: list[Value]) -> bool:
+    """Whether lazy values lead to storage that is best read at constant positions."""
+    stack, seen = list(values), set(values)
+    while stack:
+        value = stack.pop()
+        storage = ctx.env.get(value)
+        if isinstance(storage, (Parts, Registers)):
+            return True
+        if storage is None and value.op is not None and isinstance(value.type, Tensor):
+            fresh = [v for v in value.op.operands if v not in seen]
+            seen.update(fresh)
+            stack += fresh
+    return False
 
 
 def pin(em: Emitter, e: Expr, form: str) -> Expr:

@@ -14,6 +14,12 @@ _PASS = frozenset(("arith.extsi", "arith.extui", "arith.index_cast", "arith.trun
 
 def step(value: Value, axis: int) -> Step:
     """The change of an integer or pointer tensor from one position to the next along `axis`."""
+    if axis not in value.steps:
+        value.steps[axis] = _step(value, axis)
+    return value.steps[axis]
+
+
+def _step(value: Value, axis: int) -> Step:
     op = value.op
     if not isinstance(value.type, Tensor) or value.shape[axis] == 1:
         return 0

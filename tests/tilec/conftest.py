@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from sglk.targets.kernels.ttir import to_ttir
 from sglk.targets.tilec import CppKernel, build, isa_named, isa_supported, translate
 from sglk.targets.tilec.run import Library, load

@@ -25,9 +25,7 @@ def test_masked_tails_leave_the_rest_alone(
     np.testing.assert_array_equal(y, expected)
 
 
-def test_functions_are_accurate(
-    launch: Any, kernels: ModuleType, rng: np.random.Generator
-) -> None:
+def test_functions_are_accurate(launch: Any, kernels: ModuleType, rng: np.random.Generator) -> None:
     n = 4096
     x = (rng.standard_normal(n) * rng.choice([0.1, 1, 8], n)).astype(np.float32)
     y = np.zeros((9, n), np.float32)
@@ -77,25 +75,21 @@ def test_reductions_of_tiles(
 
 
 @pytest.mark.parametrize("n", [16, 128])
-def test_shape_changes(
-    launch: Any, kernels: ModuleType, rng: np.random.Generator, n: int
-) -> None:
+def test_shape_changes(launch: Any, kernels: ModuleType, rng: np.random.Generator, n: int) -> None:
     x = rng.standard_normal(n).astype(np.float32)
     turned, halves, joined = (np.zeros(size, np.float32) for size in (n, n // 2, n))
-    launch(
-        kernels.shapes, (1,), {"N": n}, x=x, transposed=turned, halves=halves, joined=joined
-    )
+    launch(kernels.shapes, (1,), {"N": n}, x=x, transposed=turned, halves=halves, joined=joined)
     np.testing.assert_array_equal(turned, x.reshape(-1, 8).T.ravel())
     np.testing.assert_array_equal(halves, x[0::2] - x[1::2])
     np.testing.assert_array_equal(joined, np.stack([x[1::2], x[0::2]], 1).ravel())
 
 
 def test_sort_scan_gather(launch: Any, kernels: ModuleType, rng: np.random.Generator) -> None:
-    x = rng.integers(-99, 99, 32).astype(np.float32)
-    index = rng.permutation(32).astype(np.int32)
-    ordered, running, picked = np.zeros((3, 32), np.float32)
+    x = rng.integers(-99, 99, 16).astype(np.float32)
+    index = rng.permutation(16).astype(np.int32)
+    ordered, running, picked = np.zeros((3, 16), np.float32)
     launch(
-        kernels.sorted_and_scanned, (1,), {"N": 32},
+        kernels.sorted_and_scanned, (1,), {"N": 16},
         x=x, in_order=ordered, running=running, picked=picked, index=index,
     )  # fmt: skip
     np.testing.assert_array_equal(ordered, np.sort(x))
@@ -197,5 +191,5 @@ def test_atomics(launch: Any, kernels: ModuleType, rng: np.random.Generator) -> 
 def test_random_numbers_are_uniform(launch: Any, kernels: ModuleType) -> None:
     y = np.zeros(1024, np.float32)
     launch(kernels.philox, (1,), {"N": 1024}, y=y, seed=5)
-    assert 0 <= y.min() and y.max() < 1 and abs(y.mean() - 0.5) < 0.05
+    assert y.min() >= 0 and y.max() < 1 and abs(y.mean() - 0.5) < 0.05
     assert len(np.unique(y)) > 1000
