@@ -113,8 +113,11 @@ def compile(
 
 
 def _name(model: Any) -> str:
-    """A name for the artifact of a path or module."""
-    return Path(model).stem if isinstance(model, str | Path) else type(model).__name__
+    """A name for the artifact of a path or module; folders may have dots: ``Qwen3-0.6B``."""
+    if not isinstance(model, str | Path):
+        return type(model).__name__
+    path = Path(model).resolve()
+    return path.stem if path.suffix in (".gguf", ".pt2") else path.name
 
 
 def _silent(stage: str, done: int, total: int) -> None:
@@ -139,8 +142,10 @@ class _Compile:
         from .targets.artifact import ArtifactWriter
         from .targets.cpu.compile import isa_names, lower, target_for
         from .targets.lowering import entry_of, symbols_of_entry
+        from .targets.tilec.compiler import find_compiler
 
         isas = isa_names(self.options.cpu_isa)
+        find_compiler()  # missing: refused before any work
         report: dict[str, Any] = {}
         with ArtifactWriter(path) as writer:  # an unwritable place is refused before any work
             with self.clock.stage("capture"):
@@ -265,16 +270,19 @@ class _Compile:
 
         if not any(isa_supported(isa) for isa in isas):
             return [f"not run: this machine runs none of {', '.join(isas)}"]
-        with self.clock.stage("self-test"), Artifact.open(path) as artifact:
-            results = list(run_selftest(artifact))
-        wrong = [r for r in results if not r.passed]
-        if wrong:
-            path.unlink()
-            raise LoweringError(
-                f"self-test: {wrong[0].name}: expected an error of at most {wrong[0].tolerance:g}, "
-                f"got {wrong[0].error:.3g} (a kernel or pass is wrong; the artifact was removed)"
-            )
-        return [f"{r.name}: error {r.error:.1e} of at most {r.tolerance:g}" for r in results]
+        try:
+            with self.clock.stage("self-test"), Artifact.open(path) as artifact:
+                results = list(run_selftest(artifact))
+            for wrong in (r for r in results if not r.passed):
+                raise LoweringError(
+                    f"self-test: {wrong.name}: expected an error of at most {wrong.tolerance:g}, "
+                    f"got {wrong.error:.3g} (a kernel or pass is wrong; the artifact was removed)"
+                )
+        except BaseException:  # an interrupt too: what is not proved does not stay
+            path.unlink(missing_ok=True)
+            raise
+        errors = ", ".join(f"{r.name} {r.error:.1e}" for r in results)
+        return [f"passed, relative errors of at most {results[0].tolerance:g}: {errors}"]
 
 
 def _tokenizer_members(files: TokenizerFiles) -> dict[str, bytes]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 
-from .. import __version__
+from .. import __version__, knobs
 from ..errors import SglkError
 
 COMMANDS = {
@@ -19,37 +20,87 @@ COMMANDS = {
     "verify": "check an artifact's hashes and run its self-test",
     "bench": "measure an artifact on this machine",
 }
+DESCRIPTION = "Compile a language model for a chip ahead of time, and run it."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="sglk", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="sglk", description=DESCRIPTION, epilog="sglk COMMAND --help says more about each."
+    )
     parser.add_argument("--version", action="version", version=f"sglk {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, add_help=False)
+    if not arguments:
+        parser.print_help(sys.stderr)
+        return 2
     known, rest = parser.parse_known_args(arguments[:1])
     return run_command(str(known.command), [*rest, *arguments[1:]])
 
 
-def run_command(name: str, arguments: Sequence[str]) -> int:
-    """Load the subcommand's module and run it; faults of the user's input become one sentence."""
-    module = importlib.import_module(f".{name}", __name__)
-    parser: argparse.ArgumentParser = module.make_parser()
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    options = parser.parse_args(arguments)
+def run_command(name: str, arguments: Sequence[str], prog: str = "") -> int:
+    """Load the subcommand's module and run it; what the user can act on becomes one sentence."""
+    prog = prog or f"sglk {name}"
+    is_debugging = "--debug" in arguments  # also for faults before the options are read
     try:
-        return int(module.run(options))
-    except SglkError as error:
-        if options.debug:
-            raise
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
+        knobs.get()
+        return _run(name, arguments, prog)
     except KeyboardInterrupt:
-        print(f"\n{parser.prog}: interrupted", file=sys.stderr)
+        print(f"\n{prog}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output left (such as ``| head``): end quietly, with nothing left to flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output left (such as ``| head``): end quietly.
+        _discard_output()
         return 141
+    except (SglkError, OSError, ModuleNotFoundError, MemoryError) as error:
+        if is_debugging or _is_ours(error):
+            raise
+        notes = getattr(error, "__notes__", [])
+        print("\n".join([f"{prog}: {_sentence(error)}", *notes]), file=sys.stderr)
+        _discard_output()
+        return 1
+
+
+def _run(name: str, arguments: Sequence[str], prog: str) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a poor locale costs characters, not the answer
+    module = importlib.import_module(f".{name}", __name__)
+    parser: argparse.ArgumentParser = module.make_parser()
+    parser.prog = prog
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    status = int(module.run(parser.parse_args(arguments)))
+    sys.stdout.flush()
+    return status
+
+
+def _is_ours(error: BaseException) -> bool:
+    """A module of sglk that is missing is no extra that the user left out."""
+    return isinstance(error, ModuleNotFoundError) and str(error.name).startswith("sglk")
+
+
+def _sentence(error: BaseException) -> str:
+    match error:
+        case ModuleNotFoundError():
+            return (
+                f"expected the package {error.name}, got none "
+                "(pip install 'sglk[compile]' for what the compiler needs)"
+            )
+        case MemoryError():
+            return "out of memory (close other programs, or take a smaller model)"
+        case OSError(filename=None):
+            return f"cannot write the output: {error.strerror or error}"
+        case OSError():
+            return f"{error.filename}: {error.strerror or error}"
+    return str(error)
+
+
+def _discard_output() -> None:
+    """Nothing is left to be flushed at exit into an output that takes nothing."""
+    try:
+        descriptor = sys.stdout.fileno()
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

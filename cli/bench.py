@@ -1,7 +1,7 @@
-"""``sglk bench model.sglk``: time to first token, time between tokens, tokens/s, memory, load time.
+"""``sglk bench model.sglk``: times to and between tokens, tokens/s, memory, load time.
 
-Every scenario runs ``concurrency`` requests of random token ids side by side, cache cold unless a prefix is
-shared; figures are medians over the rounds.
+Every scenario runs ``concurrency`` requests of random token ids side by side, cache cold unless a
+prefix is shared; figures are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -50,41 +50,52 @@ class Measured:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sglk bench", description="Measure an artifact here.")
-    parser.add_argument("artifact", help="an .sglk file or folder")
-    parser.add_argument("--prompt", default="16,512", help="prompt tokens, comma-separated")
-    parser.add_argument(
-        "--new", type=int, default=128, help="new tokens per request (default: 128)"
+    parser = argparse.ArgumentParser(
+        description="Measure an artifact on this machine.",
+        epilog="TTFT: time to the first token; ITL: time between tokens; medians over the rounds.",
     )
-    parser.add_argument("--concurrency", default="1", help="requests side by side, comma-separated")
-    parser.add_argument("--shared", type=int, default=0, help="leading prompt tokens all share")
-    parser.add_argument("--rounds", type=int, default=3, help="repetitions (default: 3)")
-    parser.add_argument("--threads", type=int, help="worker threads (default: all allowed cores)")
-    parser.add_argument("--device", help="device to run on (default: the artifact's target)")
+    parser.add_argument("artifact", help="an .sglk file or folder")
+    for name, default, text in (
+        ("prompt", "16,512", "prompt tokens, comma-separated"),
+        ("new", "128", "new tokens per request"),
+        ("concurrency", "1", "requests side by side, comma-separated"),
+        ("shared", "0", "leading prompt tokens that all requests share"),
+        ("rounds", "3", "repetitions"),
+    ):
+        is_list = "," in text
+        parser.add_argument(
+            f"--{name}", metavar="N,..." if is_list else "N", default=default,
+            help=f"{text} (default: {default})",
+        )  # fmt: skip
+    parser.add_argument(
+        "--threads", metavar="N", type=int, help="worker threads (default: all allowed cores)"
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", help="device to run on (default: the artifact's target)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument(
-        "--profile", action="store_true", help="time every kernel of a prefill and a decode step"
+        "--profile",
+        action="store_true",
+        help="time every kernel of a prefill and a decode step instead",
     )
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
-    scenarios = [
-        Scenario(prompt, options.new, concurrency, min(options.shared, prompt))
-        for prompt in _numbers("--prompt", options.prompt)
-        for concurrency in _numbers("--concurrency", options.concurrency)
-    ]
+    rounds = _number("--rounds", options.rounds)
+    scenarios = _scenarios(options)
     if options.profile:
         return _profile(options, scenarios)
     started = time.perf_counter()
-    most = max(s.concurrency * (s.prompt + s.new + 64) for s in scenarios)
-    llm = load(options.artifact, **_load_options(options, most, scenarios))
+    llm = load(options.artifact, **_load_options(options, scenarios))
     load_s = time.perf_counter() - started
     with llm:
-        results = [measure(llm, s, options.rounds) for s in scenarios]
+        results = [measure(llm, s, rounds) for s in scenarios]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if options.json:
         record = {
+            "artifact": options.artifact,
             "load_s": load_s,
             "peak_rss_bytes": peak,
             "scenarios": [asdict(r) for r in results],
@@ -95,6 +106,24 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _scenarios(options: argparse.Namespace) -> list[Scenario]:
+    """Every prompt length with every concurrency."""
+    new, shared = _number("--new", options.new), _number("--shared", options.shared, 0)
+    prompts = [_number("--prompt", text) for text in options.prompt.split(",")]
+    if shared and shared >= min(prompts):
+        raise SglkError(
+            f"--shared: expected fewer tokens than the prompt of {min(prompts)}, got {shared}"
+        )
+    concurrencies = [_number("--concurrency", text) for text in options.concurrency.split(",")]
+    return [Scenario(p, new, c, shared) for p in prompts for c in concurrencies]
+
+
+def _number(option: str, text: str, least: int = 1) -> int:
+    if not text.strip().isdecimal() or not least <= int(text) < 2**31:
+        raise SglkError(f"{option}: expected a whole number >= {least}, got {text!r}")
+    return int(text)
+
+
 def _profile(options: argparse.Namespace, scenarios: list[Scenario]) -> int:
     """Kernel times of each scenario's prefill and decode steps."""
     from .step_profile import pages_needed, profile_lines, profile_steps
@@ -102,7 +131,7 @@ def _profile(options: argparse.Namespace, scenarios: list[Scenario]) -> int:
     profiles = []
     with Artifact.open(options.artifact) as artifact:
         device = open_device(options.device or target_name(artifact))
-        page_size = int(artifact.manifest["target"]["page_size"])  # type: ignore[index, call-overload]
+        page_size = int(artifact.manifest["target"]["page_size"])  # type: ignore[index]
         for each in scenarios:
             shape = (each.prompt, each.concurrency, min(each.new, 16))
             pages = pages_needed(page_size, *shape)
@@ -120,27 +149,21 @@ def _profile(options: argparse.Namespace, scenarios: list[Scenario]) -> int:
     return 0
 
 
-def _numbers(option: str, text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise SglkError(f"{option}: expected whole numbers above 0, got {text!r}")
-    return [int(part) for part in parts]
-
-
-def _load_options(
-    options: argparse.Namespace, tokens: int, scenarios: list[Scenario]
-) -> dict[str, Any]:
+def _load_options(options: argparse.Namespace, scenarios: list[Scenario]) -> dict[str, Any]:
     """Enough pages that no scenario is preempted."""
+    tokens = max(s.concurrency * (s.prompt + s.new + 64) for s in scenarios)
+    running = max(s.concurrency for s in scenarios)
     with Artifact.open(options.artifact) as artifact:
         target: Any = artifact.manifest["target"]
         device = open_device(options.device or str(target["name"]))
         page = device.kv_bytes_per_page(artifact)
-        pages = 2 + -(-tokens // int(target["page_size"])) + max(s.concurrency for s in scenarios)
+        pages = 2 + -(-tokens // int(target["page_size"])) + running
     return {
         "device": options.device,
         "num_threads": options.threads,
         "kv_memory": page * pages,
-        "max_running": max(s.concurrency for s in scenarios),
+        "max_running": running,
+        "max_step_tokens": max(512, running),
     }
 
 

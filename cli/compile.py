@@ -7,33 +7,41 @@ import sys
 from collections.abc import Sequence
 
 from ..driver import DTYPES, KV_DTYPES, QUANTS, compile
+from ..errors import SglkError
 from .report import summary_lines
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="sglk-compile",
         description="Compile a model into an artifact that the slim runtime runs.",
     )
     parser.add_argument("model", help="Hugging Face folder or .gguf file")
-    parser.add_argument("--target", default="cpu", help="chip to compile for (default: cpu)")
-    parser.add_argument("-o", "--output", help="artifact to write (default: the model's name.sglk)")
+    parser.add_argument(
+        "--target", metavar="NAME", default="cpu", help="chip to compile for (default: cpu)"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="artifact to write (default: the model's name.sglk)"
+    )
     parser.add_argument(
         "--dtype",
+        metavar="TYPE",
         default="bf16",
         help=f"storage of unquantized matrices: {', '.join(DTYPES)} (default: bf16)",
     )
     parser.add_argument(
         "--kv-dtype",
+        metavar="TYPE",
         help=f"storage of the KV cache: {', '.join(KV_DTYPES)} (default: f16; f32 with fp32)",
     )
     parser.add_argument(
         "--quant",
+        metavar="HOW",
         default="keep",
         help=f"stored block types: {', '.join(QUANTS)} (default: keep, exact)",
     )
     parser.add_argument(
         "--cpu-isa",
+        metavar="NAMES",
         default="native",
         help="instruction sets to build for, comma-separated (default: native)",
     )
@@ -54,6 +62,9 @@ def run(options: argparse.Namespace) -> int:
         "cpu_isa": options.cpu_isa,
         "selftest": not options.no_selftest,
     }
+    for name, path in (("model", options.model), ("--output", options.output)):
+        if path == "":
+            raise SglkError(f"{name}: expected a path, got an empty text")
     with ProgressBars() as bars:
         compiled = compile(
             options.model,
@@ -71,4 +82,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of ``sglk-compile``."""
     from . import run_command
 
-    return run_command("compile", list(sys.argv[1:] if argv is None else argv))
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return run_command("compile", arguments, prog="sglk-compile")

@@ -1,74 +1,96 @@
-"""``sglk run model.sglk "question"``: one streamed answer; without a question an interactive chat."""
+"""``sglk run model.sglk "question"``: one streamed answer; without a question a chat.
+
+The answer alone goes to standard output; everything else goes to standard error.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import sys
 import time
 from typing import Any
 
 from ..errors import RequestError
-from ..runtime import load
+from ..runtime import SamplingParams, load
+
+SAMPLING: dict[str, tuple[type, str]] = {
+    "temperature": (float, "0 takes the likeliest token (default), 1 samples as trained"),
+    "top-p": (float, "sample among the likeliest tokens of this total probability"),
+    "top-k": (int, "sample among so many likeliest tokens"),
+    "min-p": (float, "drop tokens below this share of the likeliest one's probability"),
+    "repetition-penalty": (float, "above 1: tokens seen before become less likely"),
+    "presence-penalty": (float, "above 0: tokens of the answer become less likely"),
+    "frequency-penalty": (float, "the same for each time they occurred"),
+    "seed": (int, "the same seed gives the same answer"),
+}
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="sglk run",
         description="Answer one prompt, streamed; without a prompt chat until end of input.",
     )
     parser.add_argument("artifact", help="an .sglk file or folder")
     parser.add_argument("prompt", nargs="?", help="the question; - reads it from standard input")
     parser.add_argument("--raw", action="store_true", help="continue the text, no chat template")
-    parser.add_argument("--system", help="system message of the chat")
-    parser.add_argument("--device", help="device to run on (default: the artifact's target)")
-    parser.add_argument("--threads", type=int, help="worker threads (default: all allowed cores)")
-    parser.add_argument("--max-tokens", type=int, default=512, help="longest answer (default: 512)")
-    parser.add_argument("--stats", action="store_true", help="print tokens/s at the end")
-    add_sampling(parser)
+    parser.add_argument("--system", metavar="TEXT", help="system message of the chat")
+    parser.add_argument(
+        "--max-tokens", metavar="N", type=int, default=512, help="longest answer (default: 512)"
+    )
+    parser.add_argument(
+        "--device", metavar="NAME", help="device to run on (default: the artifact's target)"
+    )
+    parser.add_argument(
+        "--threads", metavar="N", type=int, help="worker threads (default: all allowed cores)"
+    )
+    parser.add_argument("--stats", action="store_true", help="print times and tokens/s at the end")
+    group = parser.add_argument_group("sampling (default: greedy)")
+    for name, (kind, text) in SAMPLING.items():
+        metavar = "N" if kind is int else "X"
+        group.add_argument(f"--{name}", metavar=metavar, type=kind, help=text)
+    group.add_argument(
+        "--stop", metavar="TEXT", action="append", help="end before this text; may be repeated"
+    )
     return parser
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """Sampling values; what is not given keeps the runtime's default (greedy)."""
-    group = parser.add_argument_group("sampling (default: greedy)")
-    for name in ("temperature", "top-p", "min-p"):
-        group.add_argument(f"--{name}", type=float)
-    for name in ("repetition-penalty", "presence-penalty", "frequency-penalty"):
-        group.add_argument(f"--{name}", type=float)
-    group.add_argument("--top-k", type=int)
-    group.add_argument("--seed", type=int)
-    group.add_argument("--stop", action="append", help="stop at this text; may be repeated")
-
-
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "top_k",
-    "seed",
-    "stop",
-    "max_tokens",
-)
-
-
 def run(options: argparse.Namespace) -> int:
-    sampling = {n: getattr(options, n) for n in SAMPLING if getattr(options, n) is not None}
+    params = _params(options)
+    prompt = _read_stdin() if options.prompt == "-" else options.prompt
+    if prompt is not None and not prompt.strip():
+        raise RequestError("prompt: expected text, got an empty prompt (give a question)")
     started = time.perf_counter()
     llm = load(options.artifact, device=options.device, num_threads=options.threads)
     loaded = time.perf_counter() - started
     with llm:
-        if options.prompt is None:
-            return _chat(llm, options, sampling)
-        prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
-        if not prompt.strip():
-            raise RequestError("prompt: expected text, got an empty prompt (give a question)")
-        generation = _answer(llm, options, [*_system(options), _user(prompt)], prompt, sampling)
+        if prompt is None:
+            return _chat(llm, options, params)
+        generation = _answer(llm, options, [*_system(options), _user(prompt)], params)
     if options.stats:
         print(stats_line(generation, loaded), file=sys.stderr)
     return 0
+
+
+def _params(options: argparse.Namespace) -> SamplingParams:
+    """Checked before the model is loaded; a fault names the option as it was typed."""
+    names = [name.replace("-", "_") for name in (*SAMPLING, "stop", "max-tokens")]
+    given = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
+    try:
+        return SamplingParams(**given)
+    except RequestError as error:
+        field, _, rest = str(error).partition(":")
+        raise RequestError(f"--{field.replace('_', '-')}:{rest}") from error
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"standard input: expected UTF-8 text, got byte {error.object[error.start]:#04x} "
+            f"at position {error.start}"
+        ) from error
 
 
 def _system(options: argparse.Namespace) -> list[dict[str, str]]:
@@ -83,45 +105,82 @@ def _answer(
     llm: Any,
     options: argparse.Namespace,
     messages: list[dict[str, str]],
-    prompt: str,
-    sampling: dict[str, Any],
+    params: SamplingParams,
+    is_interactive: bool = False,
 ) -> Any:
-    """Stream one answer to standard output and return the whole of it."""
+    """Stream one answer to standard output and return the whole of it.
+
+    In an interactive chat Ctrl-C ends the answer, not the chat.
+    """
     raw = options.raw or llm.chat_template is None
-    make = llm.generate if raw else llm.chat
-    with make(prompt if raw else messages, stream=True, **sampling) as stream:
-        for piece in stream:
-            print(piece, end="", flush=True)
+    make, prompt = (llm.generate, messages[-1]["content"]) if raw else (llm.chat, messages)
+    with make(prompt, stream=True, params=params) as stream:
+        try:
+            for piece in stream:
+                print(piece, end="", flush=True)
+        except KeyboardInterrupt:
+            if not is_interactive:
+                raise
+            print(" [stopped]", end="", file=sys.stderr, flush=True)
+            stream.close()
         print(flush=True)
         return stream.generation
 
 
-def _chat(llm: Any, options: argparse.Namespace, sampling: dict[str, Any]) -> int:
+def _chat(llm: Any, options: argparse.Namespace, params: SamplingParams) -> int:
     """Read questions until end of input; every answer stays in the conversation."""
+    is_interactive = sys.stdin.isatty()
+    if is_interactive:
+        print("Ctrl-C stops an answer, Ctrl-D ends the chat.", file=sys.stderr)
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  (gives `input` line editing and history)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="strict")  # else a bad byte ends as a strange character
     messages = _system(options)
-    while True:
-        try:
-            text = input("> " if sys.stdin.isatty() else "")
-        except EOFError:
-            return 0
+    while (text := _question(is_interactive)) is not None:
         if not text.strip():
             continue
         messages.append(_user(text))
         try:
-            generation = _answer(llm, options, messages, text, sampling)
+            generation = _answer(llm, options, messages, params, is_interactive)
         except RequestError as error:
             print(f"sglk run: {error}", file=sys.stderr)
             messages.pop()
+            if not is_interactive:
+                return 1
             continue
         messages.append({"role": "assistant", "content": generation.text})
+        if options.stats:
+            print(stats_line(generation), file=sys.stderr)
+    return 0
 
 
-def stats_line(generation: Any, loaded: float) -> str:
-    """``12 prompt tokens in 0.02 s (600/s), 40 tokens at 160/s, loaded in 0.1 s``"""
+def _question(is_interactive: bool) -> str | None:
+    """The next line; None at the end of input, and at Ctrl-C where nothing is being answered."""
+    try:
+        return input("> " if is_interactive else "")
+    except EOFError:
+        if is_interactive:
+            print(file=sys.stderr)
+        return None
+    except KeyboardInterrupt:
+        if not is_interactive:
+            raise
+        print(file=sys.stderr)
+        return None
+    except UnicodeDecodeError as error:
+        raise RequestError("standard input: expected UTF-8 text, got other bytes") from error
+
+
+def stats_line(generation: Any, loaded: float | None = None) -> str:
+    """``[loaded in 0.25 s; 31 prompt tokens in 0.10 s; 8 tokens at 160/s, stop]``"""
     count, seconds = len(generation.itl), sum(generation.itl)
-    decode = f"{count / seconds:.0f} tokens/s" if count else "one token"
+    speed = f" at {count / seconds:.0f}/s" if count else ""
     prompt = generation.num_prompt_tokens - generation.num_cached_tokens
+    cached = generation.num_cached_tokens
+    cached_text = f" ({cached} more cached)" if cached else ""
     return (
-        f"[loaded in {loaded:.2f} s; first token after {generation.ttft:.3f} s for {prompt} prompt tokens; "
-        f"{len(generation.token_ids)} tokens, {decode}]"
+        (f"[loaded in {loaded:.2f} s; " if loaded is not None else "[")
+        + f"{prompt} prompt tokens{cached_text} in {generation.ttft:.2f} s; "
+        f"{len(generation.token_ids)} tokens{speed}, {generation.finish_reason}]"
     )

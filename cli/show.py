@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from typing import Any
 
-from ..targets.artifact import Artifact
+from ..targets.artifact import Artifact, Buffer
+from ..targets.dim_code import parse
 from .report import report_lines, size_text
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sglk show", description="Print what an artifact holds.")
+    parser = argparse.ArgumentParser(
+        description="Print what an artifact holds: in short, or one of its forms as text."
+    )
     parser.add_argument("artifact", help="an .sglk file or folder")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--graph", action="store_true", help="the graph, legal for its target")
@@ -30,12 +34,16 @@ def run(options: argparse.Namespace) -> int:
             for entry in artifact.entries:
                 sys.stdout.write(artifact.program(entry).as_text())
         elif options.kernels:
-            print("\n".join(_kernel_lines(json.loads(artifact.read("kernels.json")))))
+            print("\n".join(_kernel_lines(_json(artifact, "kernels.json"))))
         elif options.report:
-            print("\n".join(report_lines(json.loads(artifact.read("report.json")))))
+            print("\n".join(report_lines(_json(artifact, "report.json"))))
         else:
             print("\n".join(_summary(artifact)))
     return 0
+
+
+def _json(artifact: Artifact, name: str) -> Any:
+    return json.loads(artifact.read(name))
 
 
 def _kernel_lines(records: list[dict[str, Any]]) -> list[str]:
@@ -55,14 +63,50 @@ def _summary(artifact: Artifact) -> list[str]:
     manifest: dict[str, Any] = artifact.manifest
     model, target = manifest["model"], manifest["target"]
     major, minor = manifest["format"]
-    weights = sum(w["bytes"] for w in {w["blob"]: w for w in manifest["weights"].values()}.values())
     variants = ", ".join(v["isa"] for v in target["variants"])
     return [
         f"{artifact.path}: {model['name']} ({model['architecture']})",
-        f"  format {major}.{minor}, made by {manifest['producer']}",
-        f"  target {target['name']} ({variants}), pages of {target['page_size']} tokens",
-        f"  {len(manifest['weights'])} weights, {size_text(weights)}, {model['dtype']}, {model['quant']}",
-        f"  context {model['context_length']}, vocabulary {model['vocab_size']}, "
-        f"{model['num_layers']} layers",
-        f"  entries {', '.join(artifact.entries)}; {len(target['variants'][0]['symbols'])} kernels",
+        *_model_lines(model),
+        f"  weights   {_weights_text(manifest['weights'])}",
+        *_program_lines(artifact, target["page_size"]),
+        f"  kernels   {len(target['variants'][0]['symbols'])} for {target['name']}, {variants}",
+        f"  format    {major}.{minor}, made by {manifest['producer']}",
     ]
+
+
+def _model_lines(model: dict[str, Any]) -> list[str]:
+    """Only decoders have layers and a context."""
+    if not model.get("context_length") or not model.get("num_layers"):
+        return []
+    return [
+        f"  model     {model['num_layers']} layers, context {model['context_length']}, "
+        f"vocabulary {model['vocab_size']}"
+    ]
+
+
+def _weights_text(weights: dict[str, Any]) -> str:
+    """How many, and the bytes of each type, a shared blob counted once."""
+    blobs = {weight["blob"]: weight for weight in weights.values()}.values()
+    sizes: Counter[str] = Counter()
+    for weight in blobs:
+        sizes[weight["dtype"]] += weight["bytes"]
+    kinds = ", ".join(f"{name} {size_text(size)}" for name, size in sizes.most_common())
+    total = size_text(sum(sizes.values()))
+    return f"{len(weights)}, {total} ({kinds})" if kinds else "none"
+
+
+def _program_lines(artifact: Artifact, page_size: int) -> list[str]:
+    lines = []
+    for program in map(artifact.program, artifact.entries):
+        text = f"  program   {program.entry}: {len(program.buckets[-1].calls)} kernel calls"
+        bounds = [str(bucket.tokens_max) for bucket in program.buckets if bucket.tokens_max]
+        more = f", variants for up to {', '.join(bounds)} tokens and for more" if bounds else ""
+        lines.append(text + more)
+        for state in program.states:
+            page = _state_bytes(state, 2) - _state_bytes(state, 1)
+            lines.append(f"  cache     {state.dtype}, {size_text(page / page_size)} a token")
+    return lines
+
+
+def _state_bytes(state: Buffer, pages: int) -> int:
+    return parse(state.bytes, ["num_pages"]).evaluate({"num_pages": pages})

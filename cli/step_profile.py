@@ -37,7 +37,7 @@ class StepProfile:
 def profile_steps(
     executable: Executable, prompt: int, concurrency: int, steps: int
 ) -> list[StepProfile]:
-    """Profile the prefill of ``prompt`` tokens and decode steps of ``concurrency`` sequences after it."""
+    """The prefill of ``prompt`` tokens, and decode steps of ``concurrency`` sequences after it."""
     if not hasattr(executable, "start_profile"):
         raise DeviceError("--profile: this device does not time its kernels (leave the option out)")
     chunk = min(prompt, executable.max_tokens)
@@ -88,7 +88,7 @@ def _profile(executable: Any, name: str, batches: list[StepBatch], context: int)
 
 
 def summed(calls: Iterable[Any], steps: int) -> list[KernelTime]:
-    """Calls of one op and kernel added up, per step, the slowest first; idle buckets do not count."""
+    """Calls of one op and kernel added up, per step, slowest first; idle ones do not count."""
     counts: dict[tuple[str, str], list[int]] = {}
     for call in calls:
         if call.nanoseconds:

@@ -10,7 +10,6 @@ from ..targets.artifact import Artifact
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="sglk verify",
         description="Check every hash of an artifact and run its self-test on this machine.",
     )
     parser.add_argument("artifact", help="an .sglk file or folder")

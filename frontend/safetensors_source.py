@@ -193,5 +193,10 @@ def _config(folder: Path) -> Any:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:
         raise FrontendError(
-            f"{folder}: expected a config that transformers knows, got: {error}"
+            f"{folder}: expected a config that transformers knows, got: {_in_one_line(error)}"
         ) from error
+
+
+def _in_one_line(error: Exception) -> str:
+    """The first paragraph of a message, such as the one that ends with advice on pip."""
+    return " ".join(str(error).split("\n\n")[0].split())

@@ -34,6 +34,7 @@ def make_report(
         "memory": {
             "arena_text": parts.program.arena_bytes,
             "unshared_text": parts.lowering.unshared_text,
+            "symbols": list(parts.program.symbols),
         },
         "weight_bytes": sum(int(b) for b in weights),
         "passes": [vars_of(record) for record in passes],

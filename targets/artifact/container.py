@@ -256,12 +256,12 @@ class FolderContainer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._files = {name: file for name, file in self._walk() if name != DIGEST_FILE}
         digest = path / DIGEST_FILE
-        if not digest.is_file():
+        if not digest.is_file():  # first: any folder may be given, with anything in it
             raise ArtifactError(
                 f"{path}: not an sglk artifact (expected a folder with {DIGEST_FILE})"
             )
+        self._files = {name: file for name, file in self._walk() if name != DIGEST_FILE}
         comment = COMMENT.fullmatch(digest.read_bytes())
         if comment is None:
             raise ArtifactError(f"{digest}: expected the hash of the manifest (compile again)")
