@@ -27,10 +27,10 @@ from pathlib import Path
 
 import numpy as np
 import sglk
-from fidelity_forced import Forced
-from fidelity_prompts import Prompt, make_prompts
-from fidelity_reference import Reference
-from fidelity_rows import Rows, columns_of
+from sglk.bench.fidelity_forced import Forced
+from sglk.bench.fidelity_prompts import Prompt, make_prompts
+from sglk.bench.fidelity_reference import Reference
+from sglk.bench.fidelity_rows import Rows, columns_of
 from sglk.runtime.selftest import relative_error
 
 ARTIFACTS = {
@@ -79,8 +79,9 @@ def main() -> int:
     options = parse_options()
     model = Path(options.model)
     wanted = options.only.split(",")
-    with tempfile.TemporaryDirectory(dir=options.keep) as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         folder = Path(options.keep or scratch)
+        folder.mkdir(parents=True, exist_ok=True)
         paths = {name: compiled(model, name, folder) for name in wanted}
         prompts = evenly(load_prompts(paths[wanted[0]]), options.prompts)
         reference = Reference(model)
@@ -134,7 +135,8 @@ def load_prompts(path: Path) -> list[Prompt]:
     """The prompts in the model's tokens."""
     with sglk.load(path) as llm:
         context = llm.engine.limits.max_context
-        return make_prompts(lambda text: llm.tokenizer.encode(text, context=context), llm.chat_ids)
+        tokenizer = llm.tokenizer
+        return make_prompts(lambda text: tokenizer.encode(text, context=context), llm.chat_ids)
 
 
 def evenly(prompts: Sequence[Prompt], count: int) -> list[Prompt]:

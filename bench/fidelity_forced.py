@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
-from fidelity_rows import Rows, rows_of
+from sglk.bench.fidelity_rows import Rows, rows_of
 from sglk.runtime.selftest import target_name
 from sglk.targets.artifact import Artifact
 from sglk.targets.device import StepBatch
@@ -23,8 +23,8 @@ class Forced:
 
     def __init__(self, path: Path, tokens: int, threads: int | None = None) -> None:
         self._artifact = Artifact.open(path)
-        target = self._artifact.manifest["target"]
-        page = int(target["page_size"])  # type: ignore[index,call-overload]
+        target = cast(dict[str, int], self._artifact.manifest["target"])
+        page = target["page_size"]
         self._executable = open_device(target_name(self._artifact)).load(
             self._artifact,
             num_pages=1 + -(-tokens // page),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fidelity_rows import COLUMNS, Rows, rows_of
+from sglk.bench.fidelity_rows import COLUMNS, Rows, rows_of
 
 CHUNK = 256
 """Positions whose logits are held at a time: 50 MB at a vocabulary of 49,152."""
@@ -31,22 +31,18 @@ class Reference:
 
     def run(self, prompt: Sequence[int], new: int) -> Rows:
         """Logits rows of ``prompt`` and of its first ``new - 1`` greedy tokens."""
-        file = self.folder / f"{self._key(prompt, new)}.npz"
+        file, positions = self.folder / f"{_key(prompt)}.npz", len(prompt) + new - 1
         if file.is_file():
             with np.load(file) as stored:
-                return Rows(**stored)
+                rows = Rows(**stored)
+            if len(rows.top) >= positions:
+                return rows.first(positions)
         rows = self._compute(prompt, new)
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(f".{os.getpid()}.npz")
         np.savez(partial, **vars(rows))
         partial.replace(file)
         return rows
-
-    def _key(self, prompt: Sequence[int], new: int) -> str:
-        import transformers
-
-        text = f"{transformers.__version__} {new} {COLUMNS} {list(prompt)}"
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def _compute(self, prompt: Sequence[int], new: int) -> Rows:
         import torch
@@ -73,18 +69,26 @@ class Reference:
             yield logits
 
 
+def _key(prompt: Sequence[int]) -> str:
+    import transformers
+
+    text = f"{transformers.__version__} {COLUMNS} {list(prompt)}"
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
 def load_dense(path: Path) -> Any:
     """The transformers model of a GGUF file, every weight dequantized to fp32."""
     import torch
     import transformers
-    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+    from transformers import modeling_gguf_pytorch_utils
 
-    transformers.utils.logging.disable_progress_bar()
+    auto: Any = transformers.AutoModelForCausalLM
+    gguf: Any = modeling_gguf_pytorch_utils
     config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     with torch.device("meta"):
-        skeleton = transformers.AutoModelForCausalLM.from_config(config)
-    loaded = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=skeleton)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        skeleton = auto.from_config(config)
+    loaded = gguf.load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=skeleton)
+    model = auto.from_config(config, dtype=torch.float32)
     missing, unexpected = model.load_state_dict(loaded["tensors"], strict=False)
     model.tie_weights()
     if unexpected or set(missing) - {"lm_head.weight"}:

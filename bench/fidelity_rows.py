@@ -25,6 +25,11 @@ class Rows:
     last: NDArray[np.float32]
     """[V] the whole row of the last prompt token."""
 
+    def first(self, positions: int) -> Rows:
+        """Without the positions after the first ones."""
+        kept = slice(positions)
+        return Rows(self.top[kept], self.gap[kept], self.sample[kept], self.last)
+
 
 def columns_of(vocabulary: int) -> NDArray[np.int64]:
     """The columns that are kept."""
