@@ -11,7 +11,7 @@ from ...errors import LoweringError
 from . import floats, integers, pointers
 from .expr import ZERO, Emitter, Expr, constant
 from .index import Index, flatten, unflatten
-from .ir import I1, I32, I64, Function, Op, Pointer, Value
+from .ir import I1, I32, I64, Block, Function, Op, Pointer, Value
 
 if TYPE_CHECKING:
     from .storage import Storage
@@ -33,6 +33,9 @@ class Context:
         self.assumed: dict[Value, int] = {}
         """Masks known to be true, with the level of the branch that knows it."""
         self.order = {op: number for number, op in enumerate(function.walk())}
+        self.loops: dict[Op, tuple[Op, ...]] = {}
+        """The loops around an operation, outermost first."""
+        _note_loops(function.body, (), self.loops)
         self.lazy_loads: list[Value] = []
         self.buffers: dict[Value, str] = {}
 
@@ -63,6 +66,14 @@ class Context:
 
     def scalar(self, value: Value) -> Expr:
         return self.at(value, Index(()))
+
+
+def _note_loops(block: Block, around: tuple[Op, ...], found: dict[Op, tuple[Op, ...]]) -> None:
+    for op in block.ops:
+        found[op] = around
+        inner = (*around, op) if op.name in ("scf.for", "scf.while") else around
+        for region in op.regions:
+            _note_loops(region, inner, found)
 
 
 class _Deepest:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from ...errors import LoweringError
 from .context import Context
+from .dot import settle_operands
 from .expr import Emitter, Expr, constant
 from .index import Index
 from .ir import I32, I64, Block, Op, Pointer, Tensor, Value
-from .nest import memory_of, nest, pin, variable
+from .nest import fill, memory_of, nest, pin, variable
 from .pointers import advance
 from .storage import Bound, Memory, Parts, Registers, Storage, form_of, new_memory
 from .strides import step
@@ -36,6 +37,13 @@ class Slot:
             count = pieces.get(self.form) or value.type.size // 16  # type: ignore[union-attr]
             for _ in range(count):
                 self.pieces.append(variable(ctx.em, value.element, self.form, "", self.level))  # type: ignore[arg-type]
+
+    def start(self, source: Value) -> None:
+        """The first value, which cannot depend on the slot itself."""
+        if self.memory is not None and source not in self.ctx.env:
+            fill(self.ctx, self.memory, source)
+        else:
+            self.stage(source)()
 
     def stage(self, source: Value) -> Callable[[], None]:
         """Evaluate `source` now; the returned function assigns it."""
@@ -149,6 +157,7 @@ def _is_int(value: Value) -> bool:
 
 def lower_for(ctx: Context, op: Op, run: RunBlock) -> None:
     em, body = ctx.em, op.regions[0]
+    settle_operands(ctx, op)
     low, high, stride = (ctx.scalar(v) for v in op.operands[:3])
     induction, *args = body.args
     inits, yields = op.operands[3:], body.terminator.operands
@@ -161,7 +170,8 @@ def lower_for(ctx: Context, op: Op, run: RunBlock) -> None:
         else:
             slots[arg] = Slot(ctx, arg, needs_memory(arg))
             _refuse_pointers(op, arg)
-    assign(ctx, list(slots.values()), [inits[args.index(arg)] for arg in slots])
+    for arg, slot in slots.items():
+        slot.start(inits[args.index(arg)])
     name = em.name("i")
     ctype = "int64_t" if induction.type == I64 else "int32_t"
     header = f"for ({ctype} {name} = {low.text}; {name} < {high.text}; {name} += {stride.text})"

@@ -75,6 +75,27 @@ def _is_simple(value: Value) -> bool:
     return op is not None and op.name == "tt.load"
 
 
+def settle_operands(ctx: Context, loop_op: Op) -> None:
+    """Before a loop: operands of its dots that it does not change are computed once."""
+    for op in loop_op.walk():
+        if op.name != "tt.dot":
+            continue
+        for operand in op.operands[:2]:
+            outside = operand.op is not None and loop_op not in ctx.loops[operand.op]
+            lazy = outside and operand not in ctx.env
+            if lazy and not _lies_right(ctx, operand):
+                memory_of(ctx, operand)
+
+
+def _lies_right(ctx: Context, value: Value) -> bool:
+    """A load without mask of f32 rows: used where it is."""
+    op = value.op
+    if op is None or op.name != "tt.load" or len(value.shape) != 2 or not _always(ctx, op):
+        return False
+    pointer = op.operands[0]
+    return value.element == F32 and step(pointer, 1) == 1 and step(pointer, 0) is not None
+
+
 # ---- more rows
 
 

@@ -203,9 +203,21 @@ def worth_materialising(ctx: Context, value: Value) -> bool:
     """Costly and read by several loops, or again in every row of a wider tile."""
     if isinstance(value.element, Pointer) or not isinstance(value.type, Tensor):
         return False
+    if len(value.users) == 1 and _is_same_tile(value, value.users[0]):
+        return False  # what is made of it may be worth more
     readers = roots(value)
-    repeated = len(readers) > 1 or _is_broadcast(value)
+    repeated = len(readers) > 1 or _is_broadcast(value) or _read_in_loop(ctx, value, readers)
     return repeated and cost(ctx, value, {}) >= 12
+
+
+def _is_same_tile(value: Value, user: Op) -> bool:
+    return is_lazy(user.name) and bool(user.results) and user.result.shape == value.shape
+
+
+def _read_in_loop(ctx: Context, value: Value, readers: set[Op]) -> bool:
+    """Whether a loop that does not make the value reads it, thus again in every iteration."""
+    around = ctx.loops[value.op] if value.op is not None else ()
+    return any(len(ctx.loops[reader]) > len(around) for reader in readers)
 
 
 def roots(value: Value) -> set[Op]:

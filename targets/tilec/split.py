@@ -88,7 +88,7 @@ def bounds(ctx: Context, value: Value) -> Bounds | None:
         e = ctx.scalar(value)
         return e, e
     op = value.op
-    if op is None or value in ctx.env:
+    if op is None:
         return None
     if op.name in _SHAPES:
         return bounds(ctx, op.operands[0])
