@@ -70,7 +70,7 @@ def _run(name: str, arguments: Sequence[str], prog: str) -> int:
     parser: argparse.ArgumentParser = module.make_parser()
     parser.prog = prog
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    status = int(module.run(parser.parse_args(arguments)))
+    status = int(module.run(parser.parse_intermixed_args(arguments)))
     sys.stdout.flush()
     return status
 
@@ -99,8 +99,6 @@ def _sentence(error: BaseException) -> str:
 def _discard_output() -> None:
     """Nothing is left to be flushed at exit into an output that takes nothing."""
     try:
-        descriptor = sys.stdout.fileno()
         sys.stdout.flush()
-    except (OSError, ValueError):
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

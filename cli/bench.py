@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SglkError
+from ..errors import ArtifactError, SglkError
 from ..runtime import load
 from ..runtime.selftest import target_name
 from ..targets.artifact import Artifact
@@ -129,7 +129,7 @@ def _profile(options: argparse.Namespace, scenarios: list[Scenario]) -> int:
     from .step_profile import pages_needed, profile_lines, profile_steps
 
     profiles = []
-    with Artifact.open(options.artifact) as artifact:
+    with _open_decoder(options.artifact) as artifact:
         device = open_device(options.device or target_name(artifact))
         page_size = int(artifact.manifest["target"]["page_size"])  # type: ignore[index]
         for each in scenarios:
@@ -149,11 +149,20 @@ def _profile(options: argparse.Namespace, scenarios: list[Scenario]) -> int:
     return 0
 
 
+def _open_decoder(path: str) -> Artifact:
+    artifact = Artifact.open(path)
+    if "step" not in artifact.entries:
+        artifact.close()
+        entries = ", ".join(artifact.entries)
+        raise ArtifactError(f"{path}: expected a decoder to measure, got the entries {entries}")
+    return artifact
+
+
 def _load_options(options: argparse.Namespace, scenarios: list[Scenario]) -> dict[str, Any]:
     """Enough pages that no scenario is preempted."""
     tokens = max(s.concurrency * (s.prompt + s.new + 64) for s in scenarios)
     running = max(s.concurrency for s in scenarios)
-    with Artifact.open(options.artifact) as artifact:
+    with _open_decoder(options.artifact) as artifact:
         target: Any = artifact.manifest["target"]
         device = open_device(options.device or str(target["name"]))
         page = device.kv_bytes_per_page(artifact)
