@@ -22,6 +22,8 @@ from ..table import OperatorRow
 DENSE_LAYOUT = "n64"
 BLOCK_LAYOUT = "blocks-n64"
 TILE_ROWS = (1, 2, 4, 8, 16, 32, 64)
+GROUP, DENSE_STEP = 32, 64
+"""K values that one step of a kernel multiplies: a group of a block type, or a slice of a row."""
 UNPACK_OPS = 6
 """Vector operations to turn one register of quantized integers into f32 weights."""
 
@@ -64,11 +66,12 @@ def tile_cost(problem: Problem, rows: int, block_m: int, block_k: int) -> TileCo
 
 
 def choose(ctx: Lowering, problem: Problem, rows: int) -> TileChoice:
-    """BLOCK_M by the cost model; a block type's K step is its group of 32, a dense one's 64."""
-    block_k = 16 if problem.weight.is_block else 64
+    """BLOCK_M, and for dense weights the K step; a block type steps by its group of 32."""
+    block_k, fixed = (
+        (GROUP, {}) if problem.weight.is_block else (DENSE_STEP, {"BLOCK_K": DENSE_STEP})
+    )
     candidates = [
-        ({"BLOCK_M": m, "BLOCK_K": block_k}, tile_cost(problem, rows, m, block_k))
-        for m in TILE_ROWS
+        ({"BLOCK_M": m, **fixed}, tile_cost(problem, rows, m, block_k)) for m in TILE_ROWS
     ]
     return choose_tile(ctx.target, "vector", "f32", candidates)
 
@@ -111,9 +114,9 @@ def weight_operands(ctx: Lowering, weight: Value) -> dict[str, Operand | None]:
     }
 
 
-def weight_constants(weight: DType, block_k: int) -> dict[str, object]:
+def weight_constants(weight: DType) -> dict[str, object]:
     """The constants that tell a kernel the weight's type."""
-    return dict(BLOCK_TYPES[weight.name].constants) if weight.is_block else {"BLOCK_K": block_k}
+    return dict(BLOCK_TYPES[weight.name].constants) if weight.is_block else {}
 
 
 def emit_linear(node: Node, ctx: Lowering) -> None:
@@ -162,7 +165,7 @@ def _launch(
     )
     for reach, guard in row_ranges(ctx, problem.rows):
         tile = choose(ctx, problem, reach.nominal)
-        block_m, block_k = tile.tile["BLOCK_M"], tile.tile["BLOCK_K"]
+        block_m = tile.tile["BLOCK_M"]
         grid = (
             as_dim(sympy.sympify(cdiv(problem.rows, block_m)) * guard),
             -(-problem.n // LANES),
@@ -172,8 +175,8 @@ def _launch(
             "K": problem.k,
             "N": problem.n,
             "ACT": activation or "none",
-            "BLOCK_M": block_m,
-            **weight_constants(problem.weight, block_k),
+            **tile.tile,
+            **weight_constants(problem.weight),
         }
         ctx.launch(function, grid, {**arguments, "rows": i32(problem.rows)}, constants, tile)
 
