@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import __version__
+from . import __version__, knobs
 from .errors import LoweringError, SglkError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .targets.lowering import Lowering
     from .targets.selftest import Case, ForwardCase
 
+log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 DTYPES = ("bf16", "fp32")
 QUANTS = ("keep", "none")
@@ -83,7 +85,9 @@ class Clock:
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            log.info("%s: %.2f s", name, seconds)
 
 
 def compile(
@@ -140,6 +144,7 @@ class _Compile:
     def run(self, path: Path) -> Compiled:
         from .frontend import load_model
         from .targets.artifact import ArtifactWriter
+        from .targets.cpu.build import write_texts
         from .targets.cpu.compile import isa_names, lower, target_for
         from .targets.lowering import entry_of, symbols_of_entry
         from .targets.tilec.compiler import find_compiler
@@ -156,6 +161,8 @@ class _Compile:
                 lowering = lower(step, target)
                 entry = entry_of(step)
                 program = lowering.program(entry, symbols_of_entry(step, entry))
+            if folder := knobs.get().dump:
+                write_texts(Path(folder), {"program.txt": program.as_text()})
             libraries = self._build(lowering, isas)
             cases = self._make_cases(captured, step, program, target)
             parts = self._parts(captured, step, target, program, lowering, libraries, cases)

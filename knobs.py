@@ -26,9 +26,9 @@ class Knobs:
     """Every switch, with its default. ``SGLK_<FIELD IN CAPITALS>`` sets it."""
 
     debug: int = 0
-    """1 stages, 2 passes, 3 kernels, 4 launches."""
+    """Log: 1 stages, 2 also passes, 3 also kernels, 4 also the steps of a device."""
     dump: str = ""
-    """Folder that receives the graph after each pass that changed it, the kernels and the plan."""
+    """Folder that receives the graph after each pass that changed it, the program, the kernels."""
     verify: bool = False
     """Run the reference interpreter before and after each pass."""
     stop_after: str = ""

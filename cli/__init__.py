@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,14 @@ COMMANDS = {
     "bench": "measure an artifact on this machine",
 }
 DESCRIPTION = "Compile a language model for a chip ahead of time, and run it."
+
+LOGGED = (
+    ("sglk",),
+    ("sglk.passes",),
+    ("sglk.targets.cpu.build", "sglk.targets.tilec"),
+    ("sglk.targets.cpu.device",),
+)
+"""Loggers that each level of ``SGLK_DEBUG`` opens."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,7 +54,7 @@ def run_command(name: str, arguments: Sequence[str], prog: str = "") -> int:
     prog = prog or f"sglk {name}"
     is_debugging = "--debug" in arguments  # also for faults before the options are read
     try:
-        knobs.get()
+        _log_to_stderr(knobs.get().debug)
         return _run(name, arguments, prog)
     except KeyboardInterrupt:
         print(f"\n{prog}: interrupted", file=sys.stderr)
@@ -73,6 +82,14 @@ def _run(name: str, arguments: Sequence[str], prog: str) -> int:
     status = int(module.run(parser.parse_intermixed_args(arguments)))
     sys.stdout.flush()
     return status
+
+
+def _log_to_stderr(debug: int) -> None:
+    """``SGLK_DEBUG``: 1 stages, 2 also passes, 3 also kernels, 4 also the steps of a device."""
+    logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stderr)
+    for level, names in enumerate(LOGGED, start=1):
+        for name in names if debug >= level else ():
+            logging.getLogger(name).setLevel(logging.INFO if level == 1 else logging.DEBUG)
 
 
 def _is_ours(error: BaseException) -> bool:

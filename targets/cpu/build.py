@@ -6,6 +6,7 @@ TTIR and objects come from a content-addressed cache, so a second compile builds
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib.resources import files
@@ -13,10 +14,13 @@ from pathlib import Path
 
 import triton
 
+from ... import knobs
+from ...errors import LoweringError
 from ..kernel import Kernel
 from ..kernels.ttir import to_ttir
 from ..tilec import CppKernel, KernelCache, build, isa_named, translate
 
+log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 PLAYER = ("player.cpp",)
 """Native sources that go into every library beside the kernels."""
@@ -46,7 +50,22 @@ def _translate(kernel: Kernel, kernel_cache: KernelCache) -> CppKernel:
     if path is None:
         ttir = to_ttir(kernel.load(), dict(kernel.signature), dict(kernel.constants))
         path = kernel_cache.put(key, partial(_write_text, ttir))
-    return translate(path.read_text(), kernel.symbol)
+    made = translate(path.read_text(), kernel.symbol)
+    log.debug("kernel %s: %s %s", kernel.symbol, kernel.function, dict(kernel.constants))
+    if folder := knobs.get().dump:
+        texts = {f"{kernel.symbol}.ttir": path.read_text(), f"{kernel.symbol}.cpp": made.source}
+        write_texts(Path(folder) / "kernels", texts)
+    return made
+
+
+def write_texts(folder: Path, texts: dict[str, str]) -> None:
+    """Files for ``SGLK_DUMP``."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            _write_text(text, folder / name)
+    except OSError as error:
+        raise LoweringError(f"SGLK_DUMP: cannot write into {folder}: {error}") from error
 
 
 def _write_text(text: str, path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sglk
 import torch
+from sglk import knobs
 from sglk.errors import PassError, RequestError
 
 
@@ -70,3 +72,17 @@ def test_unsupported_ops_are_listed_with_their_lines(tmp_path: Path) -> None:
     with pytest.raises((PassError, sglk.SglkError), match=r"test_forward_modules.py:\d+"):
         sglk.compile(Odd(), args=(torch.randn(4),), output=tmp_path / "odd.sglk")
     assert not list(tmp_path.iterdir())
+
+
+def test_dump_has_every_form(net: Net, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    example = (torch.randn(5, 48), torch.randn(10))
+    with knobs.override(dump=str(tmp_path / "dump")), caplog.at_level(logging.DEBUG, "sglk"):
+        sglk.compile(
+            net, args=example, dims={"x": {0: "batch"}}, output=tmp_path / "n.sglk", selftest=False
+        )
+    names = {path.name for path in (tmp_path / "dump").iterdir()}
+    assert {"00-given.txt", "01-canonicalize.txt", "program.txt", "kernels"} <= names
+    kernels = {path.suffix for path in (tmp_path / "dump" / "kernels").iterdir()}
+    assert kernels == {".ttir", ".cpp"}
+    logged = {record.name for record in caplog.records}
+    assert {"sglk.driver", "sglk.passes.instruments", "sglk.targets.cpu.build"} <= logged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
@@ -19,6 +20,7 @@ from .library import Library
 from .memory import Memory
 from .step_inputs import ValueChecker, check_shapes, check_step_program
 
+log = logging.getLogger(__name__)
 STEP = "step"
 TYPICAL_SEQS = 256
 """Sequences and logit rows that the arena is sized for at load; a larger step grows it."""
@@ -86,6 +88,7 @@ class CpuExecutable:
         (logits,) = program.outputs.values()
         view = program.output(logits, (symbols["rows"], self.vocab_size))
         program.run(self._pool, [symbols[name] for name in program.program.symbols])
+        log.debug("step: %s", symbols)
         return cast(NDArray[np.float32], view)
 
     def run(self, entry: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
