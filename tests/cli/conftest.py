@@ -55,13 +55,13 @@ def tiny_capture(tiny_llama_folder: Path) -> Any:
 @pytest.fixture
 def compile_tiny(
     tiny_capture: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str]]:
-    """``compile_tiny("-o", path)``: compile the captured model; exit status, standard error."""
+) -> Callable[..., tuple[int, str, str]]:
+    """``compile_tiny("-o", path)``: the captured model compiled; exit status, output, errors."""
     monkeypatch.setattr(sglk.frontend, "load_model", lambda *args, **kwargs: tiny_capture)
 
-    def run(*arguments: object) -> tuple[int, str]:
-        status = compile_main(["tiny", *map(str, arguments)])
-        return status, capsys.readouterr().err
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        return (compile_main(["tiny", *map(str, arguments)]), *capsys.readouterr())
 
     return run
 
