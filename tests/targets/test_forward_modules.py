@@ -81,7 +81,7 @@ def test_dump_has_every_form(net: Net, tmp_path: Path, caplog: pytest.LogCapture
             net, args=example, dims={"x": {0: "batch"}}, output=tmp_path / "n.sglk", selftest=False
         )
     names = {path.name for path in (tmp_path / "dump").iterdir()}
-    assert {"00-given.txt", "01-canonicalize.txt", "program.txt", "kernels"} <= names
+    assert {"00-given.txt", "program.txt", "kernels"} < names  # and a graph per change
     kernels = {path.suffix for path in (tmp_path / "dump" / "kernels").iterdir()}
     assert kernels == {".ttir", ".cpp"}
     logged = {record.name for record in caplog.records}
