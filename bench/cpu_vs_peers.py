@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import peers
+from sglk.bench import peers
 
 OURS = "sglk"
 FIGURES = ("prefill_tokens_per_s", "decode_tokens_per_s", "ttft_s", "peak_rss_bytes", "load_s")

@@ -21,7 +21,8 @@ class Block(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.norm
-        return x + self.down(functional.silu(self.gate(h)) * self.up(h))
+        result: torch.Tensor = x + self.down(functional.silu(self.gate(h)) * self.up(h))
+        return result
 
 
 def main(path: str) -> None:

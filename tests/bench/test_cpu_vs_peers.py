@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import pathlib
 import sys
-from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import pytest
-
-BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(str(BENCH))
-    module = importlib.import_module("cpu_vs_peers")
-    yield module
-    for name in ("cpu_vs_peers", "peers"):
-        sys.modules.pop(name, None)
+from sglk.bench import cpu_vs_peers as bench
+from sglk.bench import peers
 
 
-def test_requests_share_what_they_should_and_nothing_else(bench: ModuleType) -> None:
-    work = bench.peers.Work("m", prompt=40, new=4, concurrency=3, shared=16, threads=1)
+def test_requests_share_what_they_should_and_nothing_else() -> None:
+    work = peers.Work("m", prompt=40, new=4, concurrency=3, shared=16, threads=1)
     ids = work.ids()
     assert [len(row) for row in ids] == [40, 40, 40]
     assert ids[0][:16] == ids[1][:16] == ids[2][:16]
     assert len({tuple(row[16:]) for row in ids}) == 3
     assert ids == work.ids()
-    assert all(bench.peers.FIRST_ID <= i < bench.peers.LAST_ID for row in ids for i in row)
+    assert all(peers.FIRST_ID <= i < peers.LAST_ID for row in ids for i in row)
 
 
-def test_rounds_alternate_and_medians_are_compared(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_alternate_and_medians_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
     def measure(contender: Any, scenario: Any, threads: int) -> dict[str, float] | str:
@@ -62,26 +47,25 @@ def test_rounds_alternate_and_medians_are_compared(
 
 
 def test_a_measurement_reports_the_figures_and_the_peak_memory(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record = json.dumps({"decode_tokens_per_s": 7.0})
     script = f"print('noise'); print({record!r})"
     monkeypatch.setattr(bench.Contender, "command", lambda *_: [sys.executable, "-c", script])
     contender = bench.Contender("llama.cpp", "model", "python")
     got = bench.measure(contender, bench.Scenario(1, 1, 1, 0), 1)
+    assert isinstance(got, dict)
     assert got["decode_tokens_per_s"] == 7.0
     assert 1e6 < got["peak_rss_bytes"] < 1e9
 
 
-def test_a_peer_that_fails_gives_its_last_words(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_that_fails_gives_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     script = "raise SystemExit('no such model')"
     monkeypatch.setattr(bench.Contender, "command", lambda *_: [sys.executable, "-c", script])
     contender = bench.Contender("llama.cpp", "model", "python")
     assert bench.measure(contender, bench.Scenario(1, 1, 1, 0), 1) == "no such model"
 
 
-def test_an_unknown_peer_is_refused(bench: ModuleType) -> None:
+def test_an_unknown_peer_is_refused() -> None:
     with pytest.raises(SystemExit, match=r"expected one of llama\.cpp, .*got vllm"):
         bench.pairs_of(["vllm=path"], "--model")
