@@ -48,16 +48,13 @@ def test_prompt_longer_than_the_context(refusal: Refusal, tiny_artifact: Path) -
 def test_ten_megabytes_are_refused_before_the_tokenizer_reads_them(
     refusal: Refusal, tiny_artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Never:
-        def encode(self, *args: object, **kwargs: object) -> None:
-            raise AssertionError("expected a refusal by length")
-
     from sglk.runtime.tokenizer import Tokenizer
 
-    def look_first(self: Tokenizer, text: str, context: int) -> bool:
-        return len(text) > context * self._longest_token or bool(Never().encode())
+    def only_by_length(self: Tokenizer, text: str, context: int) -> bool:
+        assert len(text) > context * self._longest_token, "expected a refusal by length alone"
+        return True
 
-    monkeypatch.setattr(Tokenizer, "_is_too_long", look_first)
+    monkeypatch.setattr(Tokenizer, "_is_too_long", only_by_length)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"word " * 2_000_000)))
     sentence = refusal("run", tiny_artifact, "-")
     assert "prompt: expected text that fits the context of 256 tokens, got 10000" in sentence

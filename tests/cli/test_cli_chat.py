@@ -43,7 +43,7 @@ class FakeModel:
 
     chat_template = "there is one"
 
-    def __init__(self, *scripts: Sequence[Any]) -> None:
+    def __init__(self, *scripts: Sequence[Any] | RequestError) -> None:
         self.scripts = list(scripts)
         self.seen: list[list[tuple[str, str]]] = []
         self.streams: list[FakeStream] = []

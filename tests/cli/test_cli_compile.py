@@ -9,6 +9,7 @@ import re
 import resource
 import shutil
 import stat
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -142,12 +143,7 @@ def test_a_truncated_gguf(refusal: Refusal, tmp_path: Path) -> None:
 
 def write_gguf(path: Path, kind: int, missing: int = 0) -> Path:
     """One tensor of 256 elements with this type number, `missing` bytes short."""
-    numbers = [(b"GGUF", None), (3, 4), (1, 8), (0, 8), (1, 8), (b"w", None)]
-    numbers += [(1, 4), (256, 8), (kind, 4), (0, 8)]
-    data = b"".join(
-        value if isinstance(value, bytes) else value.to_bytes(width or 0, "little")
-        for value, width in numbers
-    )
+    data = struct.pack("<4sIQQQ1sIQIQ", b"GGUF", 3, 1, 0, 1, b"w", 1, 256, kind, 0)
     path.write_bytes(data.ljust(-(-len(data) // 32) * 32, b"\0") + bytes(1024 - missing))
     return path
 

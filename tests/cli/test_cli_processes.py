@@ -82,7 +82,7 @@ def test_an_output_that_is_full(tiny_artifact: Path) -> None:
 
 
 def test_errors_leave_standard_output_empty(tmp_path: Path) -> None:
-    command = [*SGLK, "run", tmp_path / "none.sglk", "hello"]
+    command = [*SGLK, "run", str(tmp_path / "none.sglk"), "hello"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("sglk run: ") and done.stderr.count("\n") == 1
@@ -175,7 +175,7 @@ sys.exit(main(["model.gguf", "-o", sys.argv[1]]))
 def test_a_signal_during_a_compile_leaves_nothing(
     tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    command = [sys.executable, "-c", WAITING_COMPILE, tmp_path / "x.sglk"]
+    command = [sys.executable, "-c", WAITING_COMPILE, str(tmp_path / "x.sglk")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"capturing\n"
