@@ -30,6 +30,9 @@ FLAGS = (
     "-w",  # generated text, and GCC 12 warns inside its own intrinsics
 )
 
+# -O3 turns this pass on; it gains nothing here and takes half of the time of long functions
+GCC_FLAGS = ("-fno-gcse-after-reload",)
+
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
@@ -46,7 +49,8 @@ class Compiler:
         return not self.is_zig and "clang" not in self.version.lower()
 
     def compile_flags(self, isa: Isa) -> tuple[str, ...]:
-        return (*FLAGS, *(isa.zig if self.is_zig else isa.gcc), f"-I{INCLUDE}")
+        own = GCC_FLAGS if self.is_gcc else ()
+        return (*FLAGS, *own, *(isa.zig if self.is_zig else isa.gcc), f"-I{INCLUDE}")
 
     def link_flags(self) -> tuple[str, ...]:
         # -nostdlib++: no kernel needs the C++ library, and zig would build it first

@@ -21,7 +21,7 @@ class Isa:
     """What ``/proc/cpuinfo`` must list."""
 
 
-_V3 = frozenset(("avx2", "fma", "f16c", "bmi2"))
+_V3 = frozenset(("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"))
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
 _BF16 = _V4 | {"avx512_bf16", "avx512_vnni"}
 _ZIG_ARM = ("-target", "aarch64-linux-gnu")

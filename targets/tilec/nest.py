@@ -21,7 +21,7 @@ from .storage import (
     form_of,
     new_memory,
 )
-from .strides import lane_axis
+from .strides import constant_of, lane_axis
 
 KEPT_VECTORS = 8
 """Larger tiles that are computed once for several readers go to memory."""
@@ -190,7 +190,9 @@ def cost(ctx: Context, value: Value, memo: dict[Value, int]) -> int:
 
 
 def op_cost(op: Op) -> int:
-    if op.name in _COSTLY or op.name in _INT_DIVISION:
+    if op.name in _INT_DIVISION:
+        return 2 if constant_of(op.operands[1]) else 20
+    if op.name in _COSTLY:
         return 20
     if op.name in _MIDDLING:
         return 8

@@ -73,3 +73,8 @@ def launch(request: pytest.FixtureRequest) -> Launcher:
 @pytest.fixture(scope="session")
 def launchers() -> list[Launcher]:
     return [Launcher(name) for name in MACHINES]
+
+
+@pytest.fixture(scope="session")
+def launcher_for() -> type[Launcher]:
+    return Launcher

@@ -74,3 +74,11 @@ def test_machines_agree(launchers: list[Any], kernels: ModuleType) -> None:
         found.append(y)
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+
+
+def test_plain_cpp_has_the_same_bits(kernels: ModuleType, launcher_for: Any) -> None:
+    a, b = _problem()
+    c = np.zeros((M, N), np.float32)
+    tile = {"N": N, "BM": 1, "BK": 16, "BN": 32}
+    launcher_for("generic")(kernels.matmul, (M, 2), tile, a=a, b=b, c=c, M=M, K=K)
+    np.testing.assert_array_equal(c, _chained_fma(a, b))

@@ -60,7 +60,19 @@ INL vi umulhi(vi a, vi b) {
 }
 INL int32_t umulhi(int32_t a, int32_t b) { return int32_t((uint64_t(uint32_t(a)) * uint32_t(b)) >> 32); }
 
+#if defined(TC_AVX512) || defined(TC_AVX2) || defined(__aarch64__)
 INL float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+#else
+// Without the instruction: the product is exact in double, the sum is rounded to odd (its last bit
+// says "inexact"), so that rounding to float afterwards is as if done once.
+INL float fma(float a, float b, float c) {
+  const double product = double(a) * b, sum = product + c;
+  const double back = sum - product, error = (product - (sum - back)) + (c - back);
+  int64_t bits = bitc<int64_t>(sum);
+  if (error > 0 || error < 0) bits = ((error > 0) == (sum > 0) ? bits : bits - 1) | 1;
+  return float(bitc<double>(bits));
+}
+#endif
 INL nf nfma(nf a, nf b, nf c) {
 #if defined(TC_AVX512)
   return (nf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -70,7 +82,7 @@ INL nf nfma(nf a, nf b, nf c) {
   return (nf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
   nf r = c;
-  for (int j = 0; j < TC_NL; ++j) r[j] = __builtin_fmaf(a[j], b[j], c[j]);
+  for (int j = 0; j < TC_NL; ++j) r[j] = fma(a[j], b[j], c[j]);
   return r;
 #endif
 }
