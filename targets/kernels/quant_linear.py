@@ -119,9 +119,12 @@ def dequantize(
     `block` is an i64: big weights pass 2^31 elements.
     """
     scale, minimum = group_scale(s, d, m, block, g, lane, K, PART, GROUP, HAS_MIN, SUPER)
-    w = scale * quants(q, h, block, g, lane, K, PART, BITS, ZERO)
+    values = quants(q, h, block, g, lane, K, PART, BITS, ZERO)
     if HAS_MIN:
-        w += minimum
+        # scale * q has at most 11 + 6 + 5 bits, so it is exact: one fma rounds as ggml's two steps
+        w = tl.fma(scale, values, minimum)
+    else:
+        w = scale * values
     return w
 
 
@@ -146,10 +149,10 @@ def dot_group(
 ):  # fmt: skip
     """acc + x[:, 32g:32g+32] @ W's group g of one column block, k ascending.
 
-    One row: weights live in registers, and the two halves of a byte need no shift by k. More rows:
+    Few rows: weights live in registers, and the two halves of a byte need no shift by k. More rows:
     the dequantized tile goes through memory, and one dot over it loads the accumulator once.
     """
-    if BLOCK_M == 1:
+    if BLOCK_M <= 4:
         acc = dot_part(
             acc, x, q, h, s, d, m, block, g, rows, 0,
             K, BLOCK_M, BITS, GROUP, HAS_MIN, ZERO, SUPER,
