@@ -36,7 +36,7 @@ class Slot:
             pieces = {"scalar": 1, "parts": value.type.size if value.shape else 1}  # type: ignore[union-attr]
             count = pieces.get(self.form) or value.type.size // 16  # type: ignore[union-attr]
             for _ in range(count):
-                self.pieces.append(variable(ctx.em, value.element, self.form, "", self.level))  # type: ignore[arg-type]
+                self.pieces.append(variable(ctx.em, value.element, self.form, "", self.level))
 
     def start(self, source: Value) -> None:
         """The first value, which cannot depend on the slot itself."""

@@ -61,8 +61,8 @@ def _slot(kernel: CppKernel, kind: str, arg: Argument) -> int:
             )
         return arg.ctypes.data
     if kind == "f32":
-        return int(struct.unpack("<i", struct.pack("<f", float(arg)))[0])  # type: ignore[arg-type]
-    return int(arg)  # type: ignore[arg-type]
+        return int(struct.unpack("<i", struct.pack("<f", float(arg)))[0])
+    return int(arg)
 
 
 def load(library: bytes | Path) -> Library:
