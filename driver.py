@@ -172,6 +172,14 @@ class _Compile:
         report["seconds"] = dict(self.clock.seconds)
         return Compiled(path, report)
 
+    @contextmanager
+    def _watched(self, stage: str) -> Iterator[None]:
+        """A stage that reports no steps of its own."""
+        self.progress(stage, 0, 1)
+        with self.clock.stage(stage):
+            yield
+        self.progress(stage, 1, 1)
+
     def _optimize(self, captured: Captured, target: Target) -> Graph:
         """The step graph, with the dtypes that the options ask for."""
         from .ir.dtype import BF16, F32, dtype
@@ -187,7 +195,7 @@ class _Compile:
         options = StepOptions(dtype=plain, kv_dtype=cache, stored=stored)
         graph = clone(captured.graph)
         pipeline = step_pipeline if is_decoder(graph) else forward_pipeline
-        with self.clock.stage("passes"):
+        with self._watched("passes"):
             report = run_pipeline(graph, pipeline(target, options))
         if report.stopped_after:
             raise SglkError(f"stopped after {report.stopped_after}, as SGLK_STOP_AFTER asks")
@@ -216,7 +224,7 @@ class _Compile:
         dtypes: dict[str, DType] = {v.name: F32 for v in captured.graph.params}
         dtypes |= {v.name: v.type.dtype for v in step.params}
         read = dense_reader(dtypes, captured.weights.read)
-        with self.clock.stage("self-test reference"):
+        with self._watched("self-test reference"):
             if program.entry != "step":
                 return make_forward_cases(captured.graph, [b.name for b in program.outputs], read)
             return make_cases(captured.graph, read, captured.info.vocab_size, target.page_size)
@@ -278,7 +286,7 @@ class _Compile:
         if not any(isa_supported(isa) for isa in isas):
             return [f"not run: this machine runs none of {', '.join(isas)}"]
         try:
-            with self.clock.stage("self-test"), Artifact.open(path) as artifact:
+            with self._watched("self-test"), Artifact.open(path) as artifact:
                 results = list(run_selftest(artifact))
             for wrong in (r for r in results if not r.passed):
                 raise LoweringError(

@@ -40,9 +40,12 @@ class ProgressBars:
     def _open(self, stage: str, total: int) -> None:
         self._close()
         self._stage, self._start = stage, time.perf_counter()
-        quiet = not self._stream.isatty()
         self._bar = tqdm(
-            total=total, desc=f"{stage:<18}", file=self._stream, disable=quiet, leave=True
+            total=total,
+            file=self._stream,
+            disable=not self._stream.isatty(),
+            bar_format=f"{stage:<18} {{bar:30}} {{n_fmt}}/{{total_fmt}} {{elapsed}}",
+            nrows=20,  # a terminal that does not say its size would get no bar
         )
 
     def _close(self) -> None:
