@@ -13,8 +13,12 @@ def make_parser() -> argparse.ArgumentParser:
         description="Check every hash of an artifact and run its self-test on this machine.",
     )
     parser.add_argument("artifact", help="an .sglk file or folder")
-    parser.add_argument("--device", help="device to run on (default: the artifact's target)")
-    parser.add_argument("--threads", type=int, help="worker threads (default: all allowed cores)")
+    parser.add_argument(
+        "--device", metavar="NAME", help="device to run on (default: the artifact's target)"
+    )
+    parser.add_argument(
+        "--threads", metavar="N", type=int, help="worker threads (default: all allowed cores)"
+    )
     return parser
 
 

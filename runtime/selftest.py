@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -11,6 +10,7 @@ import numpy as np
 
 from ..errors import ArtifactError
 from ..targets.artifact import Artifact
+from ..targets.artifact.schema import as_list, as_record, load_json
 from ..targets.device import Executable, StepBatch
 from ..targets.registry import open_device
 
@@ -46,7 +46,7 @@ def run_selftest(
         raise ArtifactError(
             f"{artifact.path}: has no self-test vectors (compile it again with them)"
         )
-    record = json.loads(artifact.read("selftest.json"))
+    record = _record(artifact)
     entry = artifact.entries[0]
     run = _run_step if entry == "step" else _run_forward
     sizes = [len(case["inputs"].get("token_ids", [0])) for case in record["cases"]]
@@ -61,6 +61,16 @@ def run_selftest(
             yield CaseResult(case["name"], error, float(record["tolerance"]))
     finally:
         executable.close()
+
+
+def _record(artifact: Artifact) -> dict[str, Any]:
+    """The vectors, as this version writes them."""
+    where = f"{artifact.path}: selftest.json"
+    found = load_json(where, artifact.read("selftest.json"))
+    record = as_record(where, found, ("num_pages", "tolerance", "cases"), None)
+    for case in as_list(f"{where}: cases", record["cases"]):
+        as_record(f"{where}: case", case, ("name", "inputs", "outputs"), None)
+    return record
 
 
 def _run_step(

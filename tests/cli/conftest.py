@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +88,19 @@ def edited_byte(tiny_artifact: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def rewritten(tiny_artifact: Path, tmp_path: Path) -> Callable[..., Path]:
-    """``rewritten(format=[2, 0])``: a sound artifact with other values in its manifest."""
+    """``rewritten(format=[2, 0])``: a sound artifact with other values in its manifest.
 
-    def rewrite(**changes: object) -> Path:
+    ``members`` maps names to other contents.
+    """
+
+    def rewrite(members: Mapping[str, bytes] | None = None, **changes: object) -> Path:
         path = tmp_path / "rewritten.sglk"
         with Artifact.open(tiny_artifact) as old, ArtifactWriter(path) as writer:
             for name in old.names:
                 if name.startswith("weights/"):
                     writer.add_blob([old.view(name)])
                 elif name in old.manifest["members"]:  # type: ignore[operator]
-                    writer.add_bytes(name, old.read(name))
+                    writer.add_bytes(name, (members or {}).get(name, old.read(name)))
             writer.finish({**old.manifest, **changes})
         return path
 

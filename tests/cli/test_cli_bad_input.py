@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from sglk.errors import ArtifactError
+from sglk.runtime.selftest import CaseResult
 
+Cli = Callable[..., tuple[int, str, str]]
 Refusal = Callable[..., str]
 
 
@@ -223,3 +225,20 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 
     with pytest.raises(ArtifactError, match="cannot open the artifact"):
         main(["show", str(tmp_path / "none.sglk"), "--debug"])
+
+
+def test_self_test_of_another_form(run_cli: Cli, rewritten: Callable[..., Path]) -> None:
+    record = b'{"num_pages": 2, "tolerance": 0.1, "cases": [{"name": "a", "inputs": {}}]}'
+    status, _, err = run_cli("verify", rewritten(members={"selftest.json": record}))
+    assert status == 1 and err.count("\n") == 1
+    assert "selftest.json: case: expected the key 'outputs'" in err
+
+
+def test_a_self_test_that_fails(
+    run_cli: Cli, tiny_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [CaseResult("prefill", 0.001, 0.01), CaseResult("decode", 0.5, 0.01)]
+    monkeypatch.setattr("sglk.cli.verify.run_selftest", lambda artifact, **options: results)
+    status, out, _ = run_cli("verify", tiny_artifact)
+    assert status == 1
+    assert "ok   prefill: error 1.00e-03" in out and "FAIL decode: error 5.00e-01" in out
