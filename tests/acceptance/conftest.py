@@ -50,7 +50,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "gpt2": {"n_positions": 256},
 }
 """What a model type needs besides `SIZES`, or what shows more of it."""
-NUM_PAGES = 40
+NUM_PAGES = 80
 MAX_TOKENS = 128
 Logits = np.ndarray
 
