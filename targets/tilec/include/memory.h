@@ -62,7 +62,7 @@ template <class T> INL ni nload(const T* p) {
   for (int j = 0; j < TC_NL; ++j) r[j] = p[j];
   return r;
 }
-INL nf nload(const half_t* p) {
+TC_LONG nf nload(const half_t* p) {
   nf r = {};
   for (int j = 0; j < TC_NL; ++j) r[j] = to_float(p[j]);
   return r;
@@ -87,7 +87,7 @@ INL void vst(half_t* p, vf v) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph
 #else
 INL void vst(int16_t* p, vi v) { for (int j = 0; j < 16; ++j) p[j] = int16_t(TC_LANE32(v, j)); }
 INL void vst(int8_t* p, vi v) { for (int j = 0; j < 16; ++j) p[j] = int8_t(TC_LANE32(v, j)); }
-INL void vst(half_t* p, vf v) { for (int j = 0; j < 16; ++j) p[j] = to_half(TC_LANE32(v, j)); }
+TC_LONG void vst(half_t* p, vf v) { for (int j = 0; j < 16; ++j) p[j] = to_half(TC_LANE32(v, j)); }
 #endif
 INL void vst(bf16_t* p, vf v) { vst((int16_t*)p, ushr(bits_i(v), vsplat(16))); }
 INL void vst(bool_t* p, vm v) { vst((int8_t*)p, mask_int(v)); }

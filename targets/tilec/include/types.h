@@ -23,6 +23,13 @@
 
 #define TC_PARTS (16 / TC_NL)
 #define INL static inline __attribute__((always_inline))
+// Long functions: inlined where a vector is a register or two. Scalar code for 16 lanes is called
+// instead, for copies of it in unrolled loops take the compiler minutes.
+#if TC_PARTS == 4 && !defined(__aarch64__)
+#define TC_LONG static __attribute__((noinline))
+#else
+#define TC_LONG INL
+#endif
 
 // EACH(statement using I): once per native part. EACHL: once per part of a 64-bit vector.
 #define TC_ONE(i, ...) { constexpr int I = i; __VA_ARGS__; }

@@ -22,7 +22,7 @@ INL vf exp_reduced(vf r) {
   y = fma(y, r, vsplat(1.0f));
   return fma(y, r, vsplat(1.0f));
 }
-INL vf vexp(vf x) {
+TC_LONG vf vexp(vf x) {
   const vf bounded = minimum(maximum(x, vsplat(-150.0f)), vsplat(130.0f));  // NaN passes
   const vf n = vrint(mul(bounded, vsplat(1.44269504f)));
   vf r = fma(n, vsplat(-6.93145752e-1f), bounded);
@@ -82,7 +82,7 @@ INL vf sin_reduced(vf r, vi q) {
   return bits_f(bxor(bits_i(y), shl(band(q, vsplat(2)), vsplat(30))));
 }
 // pi/2 in three parts of 24 bits and exact FMA: good to |x| = 2^17; libm beyond
-INL vf sin_shifted(vf x, int32_t shift) {
+TC_LONG vf sin_shifted(vf x, int32_t shift) {
   if (many(mnot(le(vabs(x), vsplat(131072.0f))))) {
     vf r = {};
     for (int j = 0; j < 16; ++j) put(r, j, shift ? cosf(get(x, j)) : sinf(get(x, j)));
@@ -97,7 +97,7 @@ INL vf sin_shifted(vf x, int32_t shift) {
 INL vf vsin(vf x) { return sin_shifted(x, 0); }
 INL vf vcos(vf x) { return sin_shifted(x, 1); }
 
-INL vf vtanh(vf x) {
+TC_LONG vf vtanh(vf x) {
   const vf a = vabs(x), z = mul(x, x);
   vf p = fma(vsplat(-5.70498872745e-3f), z, vsplat(2.06390887954e-2f));
   p = fma(p, z, vsplat(-5.37397155531e-2f));
@@ -110,7 +110,7 @@ INL vf vtanh(vf x) {
   return sel(lt(a, vsplat(0.625f)), p, bits_f(bor(bits_i(big), sign)));
 }
 // Two minimax polynomials, each within 1 ulp
-INL vf verf(vf a) {
+TC_LONG vf verf(vf a) {
   const vf t = vabs(a), s = mul(a, a);
   vf r = fma(vsplat(-1.72853470e-5f), t, vsplat(3.83197126e-4f));
   const vf u = fma(vsplat(-3.88396438e-3f), t, vsplat(2.42546219e-2f));
