@@ -6,10 +6,12 @@ another order; it is there to tell a wrong kernel from a wrong translation.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,8 @@ import pytest
 from numpy.typing import NDArray
 from sglk.targets.kernels.ttir import to_ttir
 from sglk.targets.tilec.build import build
-from sglk.targets.tilec.isa import native_isa
+from sglk.targets.tilec.compiler import find_compiler
+from sglk.targets.tilec.isa import Isa, isa_named, isa_supported, native_isa
 from sglk.targets.tilec.lower import CppKernel, translate
 from sglk.targets.tilec.run import Library, load
 
@@ -92,6 +95,7 @@ class Variant:
 class Launcher:
     """Builds each kernel variant once per session; objects are kept in the kernel cache."""
 
+    isa: Isa = field(default_factory=native_isa)
     built: dict[Variant, tuple[CppKernel, Library]] = field(default_factory=dict)
 
     def prepare(self, calls: Iterable[tuple[Any, Mapping[str, Any], Mapping[str, Any]]]) -> None:
@@ -102,7 +106,7 @@ class Launcher:
         if not variants:
             return
         kernels = {v: v.translate(f"{v.fn.__name__}_{i}") for i, v in enumerate(variants)}
-        library = load(build(list(kernels.values()), native_isa()))
+        library = load(build(list(kernels.values()), self.isa))
         self.built |= {variant: (kernel, library) for variant, kernel in kernels.items()}
 
     def __call__(
@@ -120,6 +124,27 @@ class Launcher:
 @pytest.fixture(scope="session")
 def launch() -> Launcher:
     return Launcher()
+
+
+@pytest.fixture(scope="session", params=["x86_64_v3", "generic"])
+def elsewhere(request: pytest.FixtureRequest) -> Launcher:
+    """Runs kernels as a lesser machine would: the bits must be those of `launch`."""
+    if INTERPRETED or not isa_supported(request.param):
+        pytest.skip(f"this machine runs no {request.param}")
+    return Launcher(isa_named(request.param))
+
+
+@pytest.fixture
+def by_zig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
+    """Builds with the compiler of the ziglang package, as where no other is installed."""
+    if INTERPRETED or not importlib.util.find_spec("ziglang"):
+        pytest.skip("needs `pip install ziglang`")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    find_compiler.cache_clear()
+    assert find_compiler().is_zig
+    yield Launcher()
+    find_compiler.cache_clear()
 
 
 @pytest.fixture(scope="session")

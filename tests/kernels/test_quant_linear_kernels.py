@@ -85,7 +85,8 @@ def gather_call(block: BlockType, raw: Array) -> tuple[Any, dict[str, Any], dict
 def all_types(launch: Any) -> None:
     """Compiles the kernels of all types together, on all cores."""
     blocks = [(block, random_blocks(block, N)) for block in BLOCK_TYPES.values()]
-    launch.prepare(linear_call(block, raw, normal(5, K), 1) for block, raw in blocks)
+    x = normal(5, K)
+    launch.prepare(linear_call(*pair, x, block_m) for pair in blocks for block_m in (1, 4, 32))
     launch.prepare(gather_call(block, raw) for block, raw in blocks)
 
 
@@ -96,14 +97,32 @@ def test_equals_matmul_on_dequantized(launch: Launch, block: BlockType) -> None:
     np.testing.assert_allclose(got, matmul(x, block, raw), rtol=1e-5, atol=5e-5)
 
 
-@pytest.mark.parametrize("name", ["q4_1", "q8_0"])
-def test_same_bits_in_every_tile(launch: Launch, name: str) -> None:
+@TYPES
+def test_same_bits_in_every_tile(launch: Launch, block: BlockType) -> None:
+    raw, x = random_blocks(block, N), normal(37, K)
+    whole = run(launch, block, raw, x, 1)
+    for block_m in (4, 32):
+        assert np.array_equal(run(launch, block, raw, x, block_m), whole)
+        assert np.array_equal(run(launch, block, raw, x[3:8], block_m), whole[3:8])
+
+
+@pytest.mark.parametrize("name", ["q4_1", "q6_k"])
+def test_same_bits_on_other_machines(launch: Any, elsewhere: Any, name: str) -> None:
     block = BLOCK_TYPES[name]
-    raw, x = random_blocks(block, N), normal(21, K)
-    whole = run(launch, block, raw, x, 16)
-    np.testing.assert_allclose(whole, matmul(x, block, raw), rtol=1e-5, atol=5e-5)
-    assert np.array_equal(run(launch, block, raw, x, 1), whole)
-    assert np.array_equal(run(launch, block, raw, x[3:8], 16), whole[3:8])
+    raw, x = random_blocks(block, N), normal(5, K)
+    elsewhere.prepare(linear_call(block, raw, x, block_m) for block_m in (1, 4))
+    native = run(launch, block, raw, x, 1)
+    for block_m in (1, 4):
+        assert np.array_equal(run(elsewhere, block, raw, x, block_m), native)
+
+
+def test_same_bits_by_zig(launch: Any, by_zig: Any) -> None:
+    block = BLOCK_TYPES["q4_1"]
+    raw, x = random_blocks(block, N), normal(5, K)
+    by_zig.prepare(linear_call(block, raw, x, block_m) for block_m in (1, 4))
+    for block_m in (1, 4):
+        got = run(by_zig, block, raw, x, block_m)
+        assert np.array_equal(got, run(launch, block, raw, x, block_m))
 
 
 def test_one_hot_rows_read_exact_weights(launch: Launch) -> None:
@@ -113,7 +132,7 @@ def test_one_hot_rows_read_exact_weights(launch: Launch) -> None:
         assert np.array_equal(got, values(BLOCK_TYPES[name], raw).T[:5])
 
 
-@pytest.mark.parametrize("block_m", [1, 16])
+@pytest.mark.parametrize("block_m", [1, 4])
 def test_epilogue(launch: Launch, block_m: int) -> None:
     block = BLOCK_TYPES["q4_1"]
     raw, x = random_blocks(block, 128), normal(5, K)
@@ -123,7 +142,7 @@ def test_epilogue(launch: Launch, block_m: int) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=5e-5)
 
 
-@pytest.mark.parametrize("block_m", [1, 16])
+@pytest.mark.parametrize("block_m", [1, 4])
 def test_gated(launch: Launch, block_m: int) -> None:
     block = BLOCK_TYPES["q4_1"]
     gate, up, x = random_blocks(block, N), random_blocks(block, N, seed=1), normal(19, K)

@@ -146,6 +146,14 @@ def hard_to_round(count: int) -> Array:
 
 @pytest.mark.parametrize("dim", [64, 80])
 def test_f16_cache_rounds_as_numpy_and_overflows_to_infinity(launch: Launch, dim: int) -> None:
+    check_f16_rounding(launch, dim)
+
+
+def test_other_machines_round_to_f16_alike(elsewhere: Launch) -> None:
+    check_f16_rounding(elsewhere, 64)
+
+
+def check_f16_rounding(launch: Launch, dim: int) -> None:
     k = hard_to_round(10 * dim).reshape(5, 2, dim)
     v = np.ascontiguousarray(k[::-1, :, ::-1])
     k_cache, v_cache = np.zeros((4, 2, dim, PAGE), "f2"), np.zeros((4, 2, PAGE, dim), "f2")
