@@ -51,7 +51,10 @@ def to_f16(array: Array) -> Array:
 
 
 def reference(
-    request: Request, shape: Shape, sinks: Array | None = None, stored: Callable[[Array], Any] = as_it_is
+    request: Request,
+    shape: Shape,
+    sinks: Array | None = None,
+    stored: Callable[[Array], Any] = as_it_is,
 ) -> Array:
     """`stored` gives what the cache holds of K and V."""
     q, k, v = request.tensors(shape)
