@@ -152,15 +152,18 @@ class Lab:
         self._folder = folder
         self._made: dict[str, tuple[PreTrainedModel, Path]] = {}
 
-    def compile(self, model_type: str, dtype: str = "fp32") -> tuple[PreTrainedModel, Path]:
+    def compile(
+        self, model_type: str, dtype: str = "fp32", kv_dtype: str | None = None
+    ) -> tuple[PreTrainedModel, Path]:
         """A random model, saved as a Hugging Face folder, and its artifact."""
-        key = f"{model_type}-{dtype}"
+        key = f"{model_type}-{dtype}-{kv_dtype}"
         if key not in self._made:
             model = random_model(model_type)
             folder = self._folder / key
             model.save_pretrained(folder)
             path = folder / "model.sglk"
-            sglk.compile(folder, output=path, dtype=dtype, quant="none", selftest=False)
+            options = {"dtype": dtype, "kv_dtype": kv_dtype, "quant": "none"}
+            sglk.compile(folder, output=path, selftest=False, **options)
             self._made[key] = (model, path)
         return self._made[key]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from sglk.errors import SglkError
 from sglk.runtime.selftest import relative_error
@@ -67,12 +66,13 @@ def test_what_cannot_run_is_refused_in_a_sentence(lab: Any, model_type: str, mes
         lab.compile(model_type)
 
 
-def test_bf16_weights_are_the_rounded_ones(lab: Any) -> None:
-    """The only loss of a bf16 artifact is in its stored weights and its cache."""
-    model, path = lab.compile("llama", dtype="bf16")
-    rounded = lab.rounded(model)
+@pytest.mark.parametrize(("kv_dtype", "bound"), [("f32", ERROR), ("f16", 5e-3)])
+def test_bf16_weights_and_the_cache_are_the_only_loss(
+    lab: Any, kv_dtype: str, bound: float
+) -> None:
+    model, path = lab.compile("llama", dtype="bf16", kv_dtype=kv_dtype)
     ids = lab.random_ids(60, 7)
     with lab.stepping(path) as stepper:
         (logits,) = stepper.step(("a", ids, 0))
-    assert relative_error(logits, lab.logits_of(rounded, ids)) < 2e-3
-    assert not np.array_equal(logits, lab.logits_of(rounded, ids))
+    assert relative_error(logits, lab.logits_of(lab.rounded(model), ids)) < bound
+    assert relative_error(logits, lab.logits_of(model, ids)) > ERROR

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +21,14 @@ COMPILER = {
     "sglk.targets.tilec", "sglk.targets.kernels", "sglk.targets.lowering",
 }  # fmt: skip
 """What serving must never load."""
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_reaches_children() -> Iterator[None]:
+    """A background job ignores Ctrl-C, and so do its children: the tests of it would hang."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def loaded_by(code: str, *arguments: object) -> set[str]:
