@@ -73,19 +73,21 @@ INL float fma(float a, float b, float c) {
   return float(bitc<double>(bits));
 }
 #endif
-INL nf nfma(nf a, nf b, nf c) {
 #if defined(TC_AVX512)
-  return (nf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+INL nf nfma(nf a, nf b, nf c) { return (nf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
 #elif defined(TC_AVX2)
-  return (nf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+INL nf nfma(nf a, nf b, nf c) { return (nf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
 #elif defined(__aarch64__)
+INL nf nfma(nf a, nf b, nf c) {
   return (nf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
 #else
+TC_LONG nf nfma(nf a, nf b, nf c) {
   nf r = c;
   for (int j = 0; j < TC_NL; ++j) r[j] = fma(a[j], b[j], c[j]);
   return r;
-#endif
 }
+#endif
 INL vf fma(vf a, vf b, vf c) { vf r; EACH(r.p[I] = nfma(a.p[I], b.p[I], c.p[I])) return r; }
 
 INL vf vsqrt(vf a) {

@@ -35,7 +35,7 @@ TC_LONG vf vexp(vf x) {
   return sel(isnan(x), x, scale2(exp_reduced(r), n));
 #endif
 }
-INL vf vexp2(vf x) {
+TC_LONG vf vexp2(vf x) {
   const vf bounded = minimum(maximum(x, vsplat(-220.0f)), vsplat(200.0f));
   const vf n = vrint(bounded), f = sub(bounded, n);
   const vf r = fma(f, vsplat(6.93147182e-1f), mul(f, vsplat(-1.90465421e-9f)));
@@ -66,8 +66,8 @@ INL vf log_scaled(vf x, float ln2_hi, float ln2_lo, float scale_hi, float scale_
   r = sel(eq(x, vsplat(0.0f)), vsplat(-INFINITY), r);
   return sel(mor(lt(x, vsplat(0.0f)), isnan(x)), vsplat(NAN), r);
 }
-INL vf vlog(vf x) { return log_scaled(x, 0.693359375f, -2.12194440e-4f, 1.0f, 0.0f); }
-INL vf vlog2(vf x) { return log_scaled(x, 1.0f, 0.0f, 1.44269502f, 1.92596299e-8f); }
+TC_LONG vf vlog(vf x) { return log_scaled(x, 0.693359375f, -2.12194440e-4f, 1.0f, 0.0f); }
+TC_LONG vf vlog2(vf x) { return log_scaled(x, 1.0f, 0.0f, 1.44269502f, 1.92596299e-8f); }
 
 // sin of quadrant q and remainder r in [-pi/4, pi/4]
 INL vf sin_reduced(vf r, vi q) {
