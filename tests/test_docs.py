@@ -26,8 +26,9 @@ def listed(*patterns: str) -> list[pathlib.Path]:
     run = subprocess.run(
         ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    files = [ROOT / name for name in run.stdout.splitlines()]
-    return [f for f in files or ROOT.rglob(patterns[0]) if f.is_file()]
+    if run.returncode:
+        return [f for pattern in patterns for f in ROOT.rglob(pattern) if f.is_file()]
+    return [f for name in run.stdout.splitlines() if (f := ROOT / name).is_file()]
 
 
 def modules_with_examples() -> list[str]:

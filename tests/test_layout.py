@@ -24,9 +24,9 @@ def tracked(pattern: str) -> list[pathlib.Path]:
     """Files of the checkout that git knows, or would add; outside a checkout, those on disk."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    names = run.stdout.split() if run.returncode == 0 else []
-    files = [ROOT / name for name in names] or list(ROOT.rglob(pattern))
-    return [f for f in files if f.is_file()]
+    if run.returncode:
+        return [f for f in ROOT.rglob(pattern) if f.is_file()]
+    return [f for name in run.stdout.split() if (f := ROOT / name).is_file()]
 
 
 SOURCES = [f for suffix in ("*.py", "*.h", "*.cpp") for f in tracked(suffix)]
