@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -91,6 +92,7 @@ def llama_cpp(work: Work) -> dict[str, Any]:
     command = [binary, "-m", work.model, "-t", str(work.threads), "-tb", str(work.threads)]
     command += [text for flag, size in sizes.items() for text in (flag, str(size))]
     command += ["--output-format", "jsonl", *(["-pps"] if work.shared else [])]
+    command += shlex.split(os.environ.get("LLAMA_ARGS", ""))  # such as "-fa off"
     libraries = f"{Path(binary).parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"
     run = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "LD_LIBRARY_PATH": libraries}

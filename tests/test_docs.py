@@ -94,7 +94,6 @@ def test_readme_shows_the_captured_graph(block_forms: dict[str, str]) -> None:
     [
         ("--graph", lambda text: text),
         ("--program", lambda text: text[: text.index("  bucket")]),
-        ("--manifest", lambda text: text.splitlines()[0].split("/")[-1]),
     ],
 )
 def test_readme_shows_the_form(
@@ -103,9 +102,19 @@ def test_readme_shows_the_form(
     shown: Callable[[str], str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    options = [] if form == "--manifest" else [form]
-    assert main(["show", f"{block_forms['folder']}/block.sglk", *options]) == 0
+    assert main(["show", f"{block_forms['folder']}/block.sglk", form]) == 0
     assert f"```\n{shown(capsys.readouterr().out)}" in README
+
+
+def test_readme_shows_the_artifact_but_for_what_the_machine_decides(
+    block_forms: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", f"{block_forms['folder']}/block.sglk"]) == 0
+    name, *facts = capsys.readouterr().out.splitlines()
+    assert f"```\n{name.rsplit('/', 1)[-1]}\n" in README
+    for fact in facts:
+        decided_here = fact.split()[0] in ("program", "kernels")
+        assert decided_here or f"{fact}\n" in README
 
 
 def test_no_file_names_a_path_of_one_machine() -> None:
