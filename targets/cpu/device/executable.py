@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Artifact, Program
-from ...device import StepBatch
+from ...device import Int32s, StepBatch
 from ...dim_code import parse
 from .bound_program import Array, BoundProgram, CallTime
+from .greedy import Greedy
 from .library import Library
 from .memory import Memory
 from .step_inputs import ValueChecker, check_shapes, check_step_program
@@ -58,6 +59,8 @@ class CpuExecutable:
         if STEP in self._programs:
             check_step_program(self._programs[STEP].program, self.page_size)
         self._reserve_arena(programs, _size(artifact, "model", "context_length"))
+        self._logits = np.zeros((0, self.vocab_size), np.float32)
+        self._greedy = Greedy(library)
         self._checker = ValueChecker(library, self.page_size, num_pages, self.vocab_size)
 
     def __enter__(self) -> Self:
@@ -75,6 +78,7 @@ class CpuExecutable:
         """Give memory and threads back; safe to call twice."""
         self._programs = {}
         self._regions = {}
+        self._logits = np.zeros((0, 0), np.float32)
         self._arena = Memory("intermediate results")
         self._release()
 
@@ -89,7 +93,13 @@ class CpuExecutable:
         view = program.output(logits, (symbols["rows"], self.vocab_size))
         program.run(self._pool, [symbols[name] for name in program.program.symbols])
         log.debug("step: %s", symbols)
-        return cast(NDArray[np.float32], view)
+        self._logits = cast(NDArray[np.float32], view)
+        return self._logits
+
+    def argmax(self, rows: Int32s) -> Int32s:
+        """The id of the largest logit in each of these rows of the last step; see `HasArgmax`."""
+        self._program(STEP)
+        return self._greedy.choose(self._pool, self._logits, rows)
 
     def run(self, entry: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run an entry that is no decoder step on arrays by name; returns its outputs by name."""

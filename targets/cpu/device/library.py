@@ -11,8 +11,9 @@ import contextlib
 import ctypes
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,7 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "sglk_plan_run": (_INT, [_POINTER, _POINTER, ctypes.POINTER(Step)]),
     "sglk_find_outside": (_INT, [_POINTER, _INT, ctypes.c_int32, ctypes.c_int32]),
 }
+_ARGMAX: list[Any] = [_POINTER, _POINTER, _INT, _POINTER, _INT, _POINTER]
 
 
 class Library:
@@ -99,6 +101,11 @@ class Library:
             function.restype, function.argtypes = result, arguments  # type: ignore[assignment]
         self.plan_run = self._library.sglk_plan_run
         self.find_outside = self._library.sglk_find_outside
+        self.argmax: Callable[..., None] | None = None
+        if hasattr(self._library, "sglk_argmax"):  # libraries of the first release lack it
+            function = self._library.sglk_argmax
+            function.restype, function.argtypes = None, _ARGMAX
+            self.argmax = function
         version = self._library.sglk_plan_version()
         if version != PLAN_VERSION:
             raise ArtifactError(

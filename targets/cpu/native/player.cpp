@@ -1,6 +1,7 @@
-// The C ABI of player.h over plan.h (reading), resolve.h (checking) and pool.h (running).
+// The C ABI of player.h over plan.h (reading), resolve.h (checking), pool.h (running) and argmax.h.
 #include "player.h"
 
+#include "argmax.h"
 #include "pool.h"
 
 int64_t sglk_plan_version(void) { return SGLK_PLAN_VERSION; }
@@ -87,4 +88,20 @@ int64_t sglk_find_outside(const int32_t* values, int64_t count, int32_t low, int
   for (int64_t i = 0; i < count; i++)
     if (values[i] < low || values[i] > high) return i;
   return -1;
+}
+
+void sglk_argmax(void* handle, const float* logits, int64_t vocab, const int32_t* rows,
+                 int64_t count, int32_t* ids) {
+  Pool& pool = *static_cast<Pool*>(handle);
+  int64_t args[] = {int64_t(logits), vocab, int64_t(rows), int64_t(ids)};
+  int32_t grid[] = {int32_t(count), 1, 1};
+  bool is_ours = pool.owner == getpid() && !__atomic_test_and_set(&pool.busy, __ATOMIC_ACQUIRE);
+  if (!is_ours || count < 2) {  // waking other threads costs more than a row
+    argmax_rows(args, grid, 0, count);
+  } else {
+    Work work = {argmax_rows, args, count, {grid[0], 1, 1, 0}};
+    Stage stage = {&work, 1, true};
+    run_step(pool, &stage, 1, nullptr);
+  }
+  if (is_ours) __atomic_clear(&pool.busy, __ATOMIC_RELEASE);
 }

@@ -51,3 +51,6 @@ SGLK_EXPORT int64_t sglk_plan_run(void* pool, void* plan, sglk_step* step);
 // Index of the first value outside low..high, or -1: indices of a step are checked before it runs.
 SGLK_EXPORT int64_t sglk_find_outside(const int32_t* values, int64_t count, int32_t low,
                                       int32_t high);
+// The id of the largest of `count` rows of logits [*, vocab], -1 for a row with no finite largest.
+SGLK_EXPORT void sglk_argmax(void* pool, const float* logits, int64_t vocab, const int32_t* rows,
+                             int64_t count, int32_t* ids);
