@@ -9,7 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .engine import Engine, Output
+    from .answer import Output
+    from .engine import Engine
     from .forward import ForwardModel, load_forward
     from .llm import LLM, Generation, Stream, load
     from .request import SamplingParams
@@ -18,7 +19,7 @@ _HOMES = {
     "Engine": ".engine",
     "Generation": ".llm",
     "LLM": ".llm",
-    "Output": ".engine",
+    "Output": ".answer",
     "SamplingParams": ".request",
     "Stream": ".llm",
     "ForwardModel": ".forward",

@@ -45,6 +45,10 @@ class Plan:
     chunks: list[Chunk] = field(default_factory=list)
     """Decoding requests first (one token each, the newest), then prefills."""
     preempted: list[Request] = field(default_factory=list)
+    admitted: list[Request] = field(default_factory=list)
+    """Requests that start, or start again after a preemption, with this step."""
+    wait_until: float | None = None
+    """In an empty plan: when to plan again, unless a request arrives before."""
 
     @property
     def num_tokens(self) -> int:

@@ -7,50 +7,38 @@
 
 Not thread-safe: one thread adds, steps and aborts. A step that raises has changed nothing, so the
 caller may abort requests and step again.
+
+It reads no clock but the one it is given: deadlines and timestamps are in that clock's seconds.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import RequestError
 from .admission import Limits
+from .answer import Live, Output, Timing
+from .batch import Plan
+from .deadlines import Deadlines
 from .executor import Executor
 from .request import FinishReason, Request, SamplingParams
-from .sampler import RowState, TokenLogprob, sample
+from .sampler import RowState, sample
 from .scheduler import Event, Scheduler, Stats
+from .steps import StepLoad, StepRecord
 from .text import AnswerText
+from .token_mask import MaskedRow, TokenMask
 from .tokenizer import GenerationConfig, Tokenizer
 
 Ids = Sequence[int] | NDArray[np.int32]
-
-
-class Output(NamedTuple):
-    """What one step adds to one request. ``finish_reason`` marks its last output."""
-
-    request_id: str
-    token_id: int
-    text: str
-    """Text that is decided now: it may lag behind the tokens, the last output completes it."""
-    logprob: TokenLogprob | None
-    num_cached: int
-    """Prompt tokens whose keys and values came from the prefix cache."""
-    finish_reason: FinishReason | None
-
-
-@dataclass(slots=True)
-class _Live:
-    """What a request needs besides its place in the scheduler."""
-
-    row: RowState
-    text: AnswerText | None
-    logprob: TokenLogprob | None = None
 
 
 def _fresh_seed() -> int:
@@ -83,19 +71,33 @@ class Engine:
         limits: Limits,
         tokenizer: Tokenizer | None = None,
         config: GenerationConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
         self.scheduler = Scheduler(limits)
         self.tokenizer = tokenizer
+        self.clock = clock
+        self.on_step: Callable[[StepRecord], None] | None = None
+        """Called after every step, such as a `StepWriter`."""
+        self.last_step: StepRecord | None = None
+        self.wait_until: float | None = None
+        """Set by a step that computed nothing: when to step again unless a request arrives."""
         self._config = config or GenerationConfig()
         self._executor = executor
         self.vocab_size = executor.executable.vocab_size
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, Live] = {}
+        self._ready: list[Output] = []
+        self._deadlines = Deadlines()
+        self._mask_worker: ThreadPoolExecutor | None = None
+        self._finished: Counter[str] = Counter()
+        self._num_steps = self._num_generated = 0
+        self._step_seconds = self._device_seconds = 0.0
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return self.scheduler.has_work
+        return self.scheduler.has_work or bool(self._ready)
 
     def add_request(
         self,
@@ -105,11 +107,18 @@ class Engine:
         *,
         sample_index: int = 0,
         cache_salt: str = "",
+        priority: int = 0,
+        mask: TokenMask | None = None,
+        deadline: float | None = None,
+        start_deadline: float | None = None,
     ) -> int:
         """Queue a prompt, or raise `RequestError`; returns the seed in use.
 
-        ``sample_index`` tells apart samples of one prompt under one seed. Requests share cached
-        prefixes only with requests of the same ``cache_salt``.
+        ``sample_index`` tells apart samples of one prompt under one seed (``n`` samples are n
+        requests). Requests share cached prefixes only with requests of the same ``cache_salt``.
+        The lower ``priority`` (-100..100) is the more urgent. ``mask`` says which tokens may come
+        next. At ``deadline``, or if it is still queued at ``start_deadline``, the request ends with
+        reason "timeout".
         """
         ids = self._checked_prompt(prompt)
         self._check_params(params)
@@ -120,57 +129,156 @@ class Engine:
             self._max_new(len(ids), params),
             stop_ids=(*eos, *params.stop_token_ids),
             namespace=cache_salt,
+            priority=priority,
         )
-        self.scheduler.add(request)
+        now = self.clock()
+        self.scheduler.add(request, now)
         seed = _fresh_seed() if params.seed is None else int(params.seed)
-        self._live[request_id] = _Live(
-            RowState(params, ids, seed, sample_index), self._answer_text(params)
+        row = RowState(
+            params,
+            ids,
+            seed,
+            sample_index,
+            end_ids=[token for token in request.stop_ids if token < self.vocab_size],
+            mask=None if mask is None else MaskedRow(mask, self.vocab_size, self._worker()),
         )
+        live = Live(request, row, self._answer_text(params), Timing(now))
+        self._live[request_id] = live
+        if deadline is not None:
+            self._deadlines.add(live, deadline, only_waiting=False)
+        if start_deadline is not None:
+            self._deadlines.add(live, start_deadline, only_waiting=True)
         return seed
 
     def step(self) -> list[Output]:
         """Run one step of whatever is due; at most one output per request."""
-        plan = self.scheduler.schedule()
-        if not plan.chunks:
-            if self.has_work:
-                raise AssertionError("scheduler: there is work, but the plan is empty")
-            return []
-        logits = self._executor.run(plan)
-        rows = [self._live[request.id] for request in plan.sampled]
-        sampled = sample(logits, [live.row for live in rows])
-        for live, logprob in zip(rows, sampled.logprobs, strict=True):
-            live.logprob = logprob
-        return [self._output(event) for event in self.scheduler.commit(plan, sampled.token_ids)]
+        started = self.clock()
+        for live in self._deadlines.passed(started):
+            self._end(live, "timeout", started)
+        self._deadlines.prune(len(self._live))
+        plan = self.scheduler.schedule(started)
+        self.wait_until = plan.wait_until
+        if plan.chunks:
+            self._run(plan, started)
+        elif self.scheduler.has_work and plan.wait_until is None:
+            raise AssertionError("scheduler: there is work, but the plan is empty")
+        ready, self._ready = self._ready, []
+        return ready
 
     def abort(self, request_id: str) -> bool:
         """Drop a request in any state and free its pages at once; False if it has ended already."""
-        self._live.pop(request_id, None)
+        live = self._live.pop(request_id, None)
+        if live is not None:
+            self._note_end(live, "abort", self.clock())
         return self.scheduler.abort(request_id)
 
     def stats(self) -> Stats:
         """Numbers for logs and metrics."""
-        return self.scheduler.stats()
+        return dataclasses.replace(
+            self.scheduler.stats(),
+            num_steps=self._num_steps,
+            step_seconds=self._step_seconds,
+            device_seconds=self._device_seconds,
+            generated_tokens=self._num_generated,
+            finished=dict(self._finished),
+        )
 
     def close(self) -> None:
         """Give the device back."""
+        if self._mask_worker is not None:
+            self._mask_worker.shutdown()
         self._executor.close()
 
-    def _output(self, event: Event) -> Output:
-        request_id, token, reason = event.request.id, event.token_id, event.finish_reason
-        live = self._live[request_id]
+    def _run(self, plan: Plan, started: float) -> None:
+        """Device, sampling, commit; nothing changes when the device or the sampler raises."""
+        on_device = self.clock()
+        logits = self._executor.run(plan)
+        off_device = self.clock()
+        rows = [self._live[request.id] for request in plan.sampled]
+        sampled = sample(logits, [live.row for live in rows], self._executor.argmax)
+        now = self.clock()
+        for request in plan.admitted:
+            self._live[request.id].timing.started = started
+        for row, error in sampled.failures.items():
+            self._end(rows[row], "error", now, str(error))
+        for live, logprob in zip(rows, sampled.logprobs, strict=True):
+            live.logprob = logprob
+        events = self.scheduler.commit(plan, sampled.token_ids)
+        self._ready += [self._output(event, now) for event in events]
+        self._record(plan, started, off_device - on_device)
+
+    def _record(self, plan: Plan, started: float, device_seconds: float) -> None:
+        record = StepRecord(
+            started,
+            self.clock() - started,
+            device_seconds,
+            StepLoad.of(plan.chunks),
+            len(self.scheduler.running),
+            len(self.scheduler.waiting),
+            len(plan.preempted),
+        )
+        self.last_step = record
+        self._num_steps += 1
+        self._step_seconds += record.seconds
+        self._device_seconds += device_seconds
+        if self.on_step is not None:
+            self.on_step(record)
+
+    def _output(self, event: Event, now: float) -> Output:
+        request, token, reason = event
+        live = self._live[request.id]
         live.row.append(token)
+        self._num_generated += 1
+        error = None
+        if reason is None and live.row.mask is not None:
+            reason, error = self._advance_mask(live.row.mask, token)
         text = ""
         if live.text is not None:
-            if reason != "stop":  # a stop token is no part of the text
-                text = live.text.push(token)
+            if reason != "stop" or token not in request.stop_ids:
+                text = live.text.push(token)  # a stop token is no part of the text
             if live.text.stopped:
-                self.scheduler.finish(request_id, "stop")
                 reason = "stop"
             if reason is not None:
                 text += live.text.finish()
+        timing = live.timing
+        timing.last_token = now
+        if timing.first_token is None:
+            timing.first_token = now
         if reason is not None:
-            del self._live[request_id]
-        return Output(request_id, token, text, live.logprob, event.request.num_cached, reason)
+            self.scheduler.finish(request.id, reason)
+            del self._live[request.id]
+            self._note_end(live, reason, now)
+        return Output(
+            request.id, token, text, live.logprob, request.num_cached, reason, timing, error
+        )
+
+    def _advance_mask(self, mask: MaskedRow, token: int) -> tuple[FinishReason | None, str | None]:
+        """Why the answer ends with this token, if its mask says so."""
+        try:
+            return ("stop" if mask.advance(token) else None), None
+        except RequestError as error:
+            return "error", str(error)
+
+    def _end(self, live: Live, reason: FinishReason, now: float, error: str | None = None) -> None:
+        """End a request without a token: its last output says why."""
+        request = live.request
+        self.scheduler.finish(request.id, reason)
+        del self._live[request.id]
+        self._note_end(live, reason, now)
+        text = live.text.finish() if live.text is not None else ""
+        self._ready.append(
+            Output(request.id, None, text, None, request.num_cached, reason, live.timing, error)
+        )
+
+    def _note_end(self, live: Live, reason: FinishReason, now: float) -> None:
+        live.timing.finished = now
+        self._finished[reason] += 1
+
+    def _worker(self) -> ThreadPoolExecutor:
+        """The thread that fills masks while the device computes."""
+        if self._mask_worker is None:
+            self._mask_worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sglk-mask")
+        return self._mask_worker
 
     def _checked_prompt(self, prompt: Ids) -> NDArray[np.int32]:
         ids = as_ids(prompt)
@@ -204,4 +312,5 @@ class Engine:
         if self.tokenizer is None:
             return None
         stops = (params.stop,) if isinstance(params.stop, str) else params.stop
-        return AnswerText(self.tokenizer.detokenizer(params.skip_special_tokens), stops)
+        detokenizer = self.tokenizer.detokenizer(params.skip_special_tokens)
+        return AnswerText(detokenizer, stops, params.min_tokens)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import DeviceError, SglkError
 from ..targets.artifact import Artifact
-from ..targets.device import Device, Executable
+from ..targets.device import Device, Executable, HasArgmax
 from ..targets.registry import open_device
 from .admission import Limits
 from .batch import BatchBuffers, Plan
@@ -53,6 +53,8 @@ class Executor:
 
     def __init__(self, executable: Executable, limits: Limits) -> None:
         self.executable = executable
+        self.argmax = executable.argmax if isinstance(executable, HasArgmax) else None
+        """The device's own greedy choice for rows of the last run, if it offers one."""
         self._buffers = BatchBuffers(limits.page_size, limits.max_step_tokens, limits.max_running)
 
     def run(self, plan: Plan) -> NDArray[np.float32]:

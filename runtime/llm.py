@@ -19,8 +19,9 @@ import numpy as np
 
 from ..errors import RequestError, SglkError
 from ..targets.artifact import Artifact
+from .answer import Output
 from .chat import ChatTemplate, Message
-from .engine import Engine, Ids, Output, as_ids
+from .engine import Engine, Ids, as_ids
 from .executor import Executor, LoadOptions, context_length, limits_of, open_executable
 from .request import FinishReason, SamplingParams
 from .sampler import TokenLogprob
@@ -41,7 +42,7 @@ class Generation:
     token_ids: list[int] = field(default_factory=list)
     """Generated ids, the stop token included if there was one."""
     finish_reason: FinishReason | None = None
-    """"stop" (end token or stop string), "length" or "abort"."""
+    """"stop" (end token or stop string), "length", "abort", "timeout" or "error"."""
     logprobs: list[TokenLogprob] | None = None
     """One per token when asked for."""
     num_prompt_tokens: int = 0
@@ -74,13 +75,9 @@ class _Pending:
 
     def add(self, output: Output, now: float) -> None:
         generation = self.generation
-        if generation.token_ids:
-            generation.itl.append(now - self._last)
-        else:
-            generation.ttft = now - self._last
+        if output.token_id is not None:
+            self._add_token(output.token_id, now)
             generation.num_cached_tokens = output.num_cached
-        self._last = now
-        generation.token_ids.append(output.token_id)
         if generation.logprobs is not None and output.logprob is not None:
             generation.logprobs.append(output.logprob)
         if output.text:
@@ -88,6 +85,15 @@ class _Pending:
             self.unread.append(output.text)
         if output.finish_reason is not None:
             self.end(output.finish_reason)
+
+    def _add_token(self, token_id: int, now: float) -> None:
+        generation = self.generation
+        if generation.token_ids:
+            generation.itl.append(now - self._last)
+        else:
+            generation.ttft = now - self._last
+        self._last = now
+        generation.token_ids.append(token_id)
 
     def end(self, reason: FinishReason) -> None:
         self.generation.text = "".join(self._pieces)

@@ -15,11 +15,12 @@ from ..errors import RequestError
 from .page_pool import Page
 from .radix_cache import Node
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "timeout", "error"]
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_LOGPROBS = 100
 MAX_SEED = 2**64
+MAX_PRIORITY = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class SamplingParams:
 
     max_tokens: int | None = 256
     """Most tokens to generate; None: until the context is full."""
+    min_tokens: int = 0
+    """Tokens before which no end token is chosen and no stop string looked for."""
     temperature: float = 0.0
     """0 is greedy; ties go to the lowest token id."""
     top_k: int = 0
@@ -100,6 +103,7 @@ class SamplingParams:
     def _check_stopping(self) -> None:
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, 1, None, "None: until the context is full")
+        _check_int("min_tokens", self.min_tokens, 0, self.max_tokens, "at most max_tokens")
         if len(self.stop) > MAX_STOPS:
             raise RequestError(f"stop: expected at most {MAX_STOPS} strings, got {len(self.stop)}")
         for text in self.stop:
@@ -143,9 +147,10 @@ class Request:
     """
 
     __slots__ = (
-        "_keys", "_tokens", "finish_reason", "id", "last_token", "max_total", "namespace", "node",
-        "num_cached", "num_computed", "num_preemptions", "num_prompt", "num_published",
-        "num_tokens", "page_row", "pages", "status", "stop_ids",
+        "_keys", "_tokens", "arrival", "arrival_step", "bound_step", "finish_reason", "id",
+        "last_token", "max_total", "namespace", "node", "num_cached", "num_computed", "num_matched",
+        "num_preemptions", "num_prompt", "num_published", "num_tokens", "page_row", "pages",
+        "priority", "status", "stop_ids", "uses_cache",
     )  # fmt: skip
 
     def __init__(
@@ -155,7 +160,11 @@ class Request:
         max_new: int,
         stop_ids: Iterable[int] = (),
         namespace: str = "",
+        *,
+        priority: int = 0,
+        uses_cache: bool = True,
     ) -> None:
+        _check_int("priority", priority, -MAX_PRIORITY, MAX_PRIORITY, "lower is more urgent")
         self.id = id
         self._tokens = np.array(prompt, dtype=np.int32)
         self.num_prompt = self.num_tokens = len(self._tokens)
@@ -163,10 +172,22 @@ class Request:
         self.max_total = self.num_prompt + max_new
         self.stop_ids = frozenset(stop_ids)
         self.namespace = namespace
+        self.priority = int(priority)
+        """The lower, the more urgent."""
+        self.uses_cache = uses_cache
+        """Whether it reuses cached prefixes and publishes its own pages."""
+        self.arrival = 0
+        """Its number in order of arrival; `Scheduler.add` sets this and the two below."""
+        self.arrival_step = 0
+        self.bound_step = 0
+        """The step by which it has ended, by the progress guarantee."""
         self.status = Status.WAITING
         self.finish_reason: FinishReason | None = None
         self.num_computed = 0
         self.num_cached = 0
+        """Prompt tokens reused when it first started: whole pages."""
+        self.num_matched = 0
+        """Prompt tokens that the cache knew then, those of a last partial page included."""
         self.num_preemptions = 0
         self.pages: list[Page] = []
         self.page_row = np.zeros(0, dtype=np.int32)

@@ -1,24 +1,28 @@
 """Logits to token ids, in NumPy. One row per request; a row's result depends on that row alone.
 
-Order, as transformers has it: bias, penalties, temperature, top-k, top-p, min-p, then one uniform
-number picks from what is left, in order of token id. Ties always go to the lowest id. Reported
-log-probabilities are those of the model, before any of this.
+Order, as transformers has it: bias, penalties, forbidden tokens, temperature, top-k, top-p, min-p,
+then one uniform number picks from what is left, in order of token id. Ties always go to the lowest
+id. Reported log-probabilities are those of the model, before any of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DeviceError
+from ..errors import DeviceError, RequestError
 from .philox import UniformStream
 from .request import SamplingParams
+from .token_mask import MaskedRow, forbid
 from .truncation import choose, top_ids
 
 Floats = NDArray[np.float32]
+Argmax = Callable[[NDArray[np.int32]], NDArray[np.int32]]
+"""`sglk.targets.device.HasArgmax.argmax`."""
+NO_TOKEN = -1
 MIN_TEMPERATURE = 1e-5
 """Below it, dividing by the temperature overflows f32 while the choice is greedy already."""
 
@@ -37,7 +41,10 @@ class Sampled:
     """One token per row, and log-probabilities for the rows that ask for them."""
 
     token_ids: list[int]
+    """`NO_TOKEN` in rows that failed."""
     logprobs: list[TokenLogprob | None]
+    failures: dict[int, RequestError] = field(default_factory=dict)
+    """By row, why it has no token: its mask failed or allows none."""
 
 
 class History:
@@ -80,6 +87,9 @@ class RowState:
         prompt: Sequence[int] | NDArray[np.int32],
         seed: int = 0,
         sample_index: int = 0,
+        *,
+        end_ids: Collection[int] = (),
+        mask: MaskedRow | None = None,
     ) -> None:
         self.params = params
         self.uniforms = UniformStream(seed, sample_index)
@@ -87,35 +97,92 @@ class RowState:
         self.bias_ids = np.array(list(params.logit_bias), dtype=np.int64)
         self.bias = np.array(list(params.logit_bias.values()), dtype=np.float32)
         self.position = len(prompt)
-        self.is_plain = params.is_greedy and not params.has_processors
-        """Whether the row is decided by its raw logits alone."""
+        self.mask = mask
+        self._end_ids = np.array(sorted(end_ids), dtype=np.int64)
+        self._may_end_at = self.position + params.min_tokens
+        self.changes_logits = self.is_plain = False
+        self._update()
+
+    @property
+    def forbidden_ids(self) -> NDArray[np.int64]:
+        """The end tokens while the answer has to go on."""
+        return self._end_ids[: 0 if self.position >= self._may_end_at else None]
 
     def append(self, token: int) -> None:
         """The chosen token becomes part of the sequence."""
         self.position += 1
         if self.history is not None:
             self.history.append(token)
+        if self.position == self._may_end_at:
+            self._update()
+
+    def _update(self) -> None:
+        """``changes_logits``: not the raw logits decide; ``is_plain``: their maximum does."""
+        self.changes_logits = (
+            self.params.has_processors or self.mask is not None or len(self.forbidden_ids) > 0
+        )
+        self.is_plain = self.params.is_greedy and not self.changes_logits
 
 
-def sample(logits: Floats, states: Sequence[RowState]) -> Sampled:
-    """Choose one token per row of ``logits`` [L, V].
+def sample(logits: Floats, states: Sequence[RowState], argmax: Argmax | None = None) -> Sampled:
+    """Choose one token per row of ``logits`` [L, V]; ``argmax`` is the device's, if it has one.
 
     >>> logits = np.array([[0.0, 3.0, 3.0], [5.0, 1.0, 2.0]], np.float32)
     >>> sample(logits, [RowState(SamplingParams(), [0]), RowState(SamplingParams(), [0])]).token_ids
     [1, 0]
     """
-    best = logits.argmax(axis=1)
-    _check_finite(logits, best)
-    ids: list[int] = best.tolist()
-    if not all(state.is_plain for state in states):
-        for row, state in enumerate(states):
-            if not state.is_plain:
-                ids[row] = _sample_row(logits[row], state)
-    wanted = [
-        None if state.params.logprobs is None else token_logprob(row, token, state.params.logprobs)
-        for row, token, state in zip(logits, ids, states, strict=True)
-    ]
-    return Sampled(ids, wanted)
+    plain = [row for row, state in enumerate(states) if state.is_plain]
+    best = _best_ids(logits, plain, argmax)
+    if len(plain) == len(states):
+        found = Sampled(best, [None] * len(best))
+    else:
+        found = Sampled([NO_TOKEN] * len(states), [None] * len(states))
+        for row, token in zip(plain, best, strict=True):
+            found.token_ids[row] = token
+        _sample_others(logits, states, found)
+    for row, state in enumerate(states):
+        if state.params.logprobs is not None and row not in found.failures:
+            token = found.token_ids[row]
+            found.logprobs[row] = token_logprob(logits[row], token, state.params.logprobs)
+    return found
+
+
+def _best_ids(logits: Floats, rows: list[int], argmax: Argmax | None) -> list[int]:
+    """The largest logit of each of these rows."""
+    if not rows:
+        return []
+    if argmax is not None:
+        best = argmax(np.array(rows, dtype=np.int32))
+        if best.min() < 0:
+            _refuse(logits, rows[int(best.argmin())])
+        ids: list[int] = best.tolist()
+        return ids
+    if len(rows) == len(logits):
+        ids = logits.argmax(axis=1).tolist()
+    else:
+        ids = [int(logits[row].argmax()) for row in rows]
+    # argmax lands on a NaN if there is one, so looking at the winners is enough.
+    finite = np.isfinite(logits[rows, ids])
+    if not finite.all():
+        _refuse(logits, rows[int(finite.argmin())])
+    return ids
+
+
+def _sample_others(logits: Floats, states: Sequence[RowState], found: Sampled) -> None:
+    """Every row that is not decided by its raw logits alone."""
+    for row, state in enumerate(states):
+        if state.is_plain:
+            continue
+        if not np.isfinite(logits[row].max()):
+            _refuse(logits, row)
+        try:
+            found.token_ids[row] = _sample_row(logits[row], state)
+        except RequestError as error:
+            found.failures[row] = error
+
+
+def _refuse(logits: Floats, row: int) -> None:
+    raise DeviceError(f"step: expected finite logits, got {logits[row].max()} in row {row}")
 
 
 def token_logprob(logits: Floats, token: int, top: int) -> TokenLogprob:
@@ -129,7 +196,7 @@ def token_logprob(logits: Floats, token: int, top: int) -> TokenLogprob:
 
 def _sample_row(raw: Floats, state: RowState) -> int:
     params = state.params
-    row = _processed(raw, state) if params.has_processors else raw
+    row = _processed(raw, state) if state.changes_logits else raw
     if params.is_greedy:
         return int(row.argmax())
     row = (row - row.max()) / np.float32(max(params.temperature, MIN_TEMPERATURE))
@@ -137,13 +204,22 @@ def _sample_row(raw: Floats, state: RowState) -> int:
 
 
 def _processed(raw: Floats, state: RowState) -> Floats:
-    """A copy of the row with bias and penalties applied."""
-    row, params, history = raw.copy(), state.params, state.history
-    vocab = len(row)
-    in_range = state.bias_ids < vocab
+    """A copy of the row with bias and penalties applied, and forbidden tokens at -inf."""
+    row = raw.copy()
+    in_range = state.bias_ids < len(row)
     row[state.bias_ids[in_range]] += state.bias[in_range]
-    if history is None:
-        return row
+    if state.history is not None:
+        _penalize(row, state.params, state.history)
+    row[state.forbidden_ids] = -np.inf
+    if state.mask is not None:
+        forbid(row, state.mask.words())
+    if row.max() == -np.inf:
+        raise RequestError("mask: expected at least one token that may come next, got none")
+    return row
+
+
+def _penalize(row: Floats, params: SamplingParams, history: History) -> None:
+    """Repetition, frequency and presence penalties, in place."""
     values = row[history.ids]
     if params.repetition_penalty != 1:
         penalty = np.float32(params.repetition_penalty)
@@ -152,12 +228,3 @@ def _processed(raw: Floats, state: RowState) -> Floats:
     values = values - counts * np.float32(params.frequency_penalty)
     values -= (counts > 0) * np.float32(params.presence_penalty)
     row[history.ids] = values
-    return row
-
-
-def _check_finite(logits: Floats, best: NDArray[np.intp]) -> None:
-    """argmax lands on a NaN if there is one, so looking at the winners is enough."""
-    winners = logits[np.arange(len(best)), best]
-    if not np.isfinite(winners).all():
-        row = int(np.flatnonzero(~np.isfinite(winners))[0])
-        raise DeviceError(f"step: expected finite logits, got {winners[row]} in row {row}")

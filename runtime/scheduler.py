@@ -15,8 +15,8 @@ Progress guarantee: nothing that arrives later delays a request; it ends within
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..errors import RequestError
@@ -37,7 +37,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Gauges (now) and counters (since the start) of one scheduler."""
+    """Gauges (now) and counters (since the start) of one scheduler, or engine."""
 
     num_waiting: int
     num_running: int
@@ -45,9 +45,35 @@ class Stats:
     pages_free: int
     pages_cached: int
     pages_held: int
+    """Owned by one running request."""
+    pages_evictable: int
+    """Cached, and in use by no request."""
+    slots_allocated: int
+    """Token slots in the pages that running requests use, shared pages once per request."""
+    slots_filled: int
+    """Those that hold a computed token."""
     num_preemptions: int
     prompt_tokens: int
+    """Prompt tokens of requests that started."""
     cached_tokens: int
+    """Of those, reused from the prefix cache."""
+    generated_tokens: int = 0
+    num_steps: int = 0
+    """Steps, and the seconds they took; an engine fills these."""
+    step_seconds: float = 0.0
+    device_seconds: float = 0.0
+    finished: Mapping[str, int] = field(default_factory=dict)
+    """Requests that ended, by reason."""
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the pages that running requests use."""
+        return 1 - (self.pages_free + self.pages_evictable) / self.pages_total
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of the slots in used pages that hold no token yet."""
+        return 1 - self.slots_filled / self.slots_allocated if self.slots_allocated else 0.0
 
 
 class Scheduler:
@@ -66,14 +92,14 @@ class Scheduler:
         """Whether a call of `schedule` would plan anything."""
         return bool(self.waiting or self.running)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, now: float = 0.0) -> None:
         """Queue a request, or raise `RequestError` if it could never run."""
         if request.id in self.waiting or request.id in self.running:
             raise RequestError(f"request {request.id}: expected a new id, got one that is in use")
         check_admissible(request, self.limits)
         self.waiting[request.id] = request
 
-    def schedule(self) -> Plan:
+    def schedule(self, now: float = 0.0) -> Plan:
         """Plan the next step; empty only when there is no work."""
         plan = Plan()
         self._find_pages(plan)
@@ -133,6 +159,9 @@ class Scheduler:
             pages_free=pool.num_free,
             pages_cached=pool.num_cached,
             pages_held=pool.num_held,
+            pages_evictable=self.kv.tree.num_evictable,
+            slots_allocated=sum(len(r.pages) for r in self.running.values()) * self.kv.page_size,
+            slots_filled=sum(r.num_computed for r in self.running.values()),
             num_preemptions=self._num_preemptions,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
@@ -167,6 +196,7 @@ class Scheduler:
             del self.waiting[request.id]
             self.running[request.id] = request
             request.status = Status.RUNNING
+            plan.admitted.append(request)
             if not request.num_preemptions:
                 request.num_cached = request.num_computed
                 self._prompt_tokens += request.num_prompt

@@ -160,11 +160,12 @@ class StopMatcher:
 
 
 class AnswerText:
-    """The text of one answer: detokenizer, then stop strings."""
+    """The text of one answer: detokenizer, then stop strings (in what follows ``min_tokens``)."""
 
-    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
+    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str], min_tokens: int = 0) -> None:
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stops)
+        self._num_exempt = min_tokens
 
     @property
     def stopped(self) -> bool:
@@ -173,7 +174,11 @@ class AnswerText:
 
     def push(self, token_id: int) -> str:
         """The text that is decided with this token."""
-        return self._matcher.push(self._detokenizer.push(token_id))
+        text = self._detokenizer.push(token_id)
+        if self._num_exempt:
+            self._num_exempt -= 1
+            return text
+        return self._matcher.push(text)
 
     def finish(self) -> str:
         """The rest of the text, when no more tokens come."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,18 @@ class Executable(Protocol):
 
     def close(self) -> None:
         """Give memory and threads back; safe to call twice."""
+
+
+@runtime_checkable
+class HasArgmax(Protocol):
+    """An `Executable` may offer this too: greedy ids without the host reading the logits."""
+
+    def argmax(self, rows: Int32s) -> Int32s:
+        """The id of the largest of each of these rows [R] of the last step's logits.
+
+        Ties go to the lowest id; a row with NaN, or whose largest is not finite, gives -1. The
+        result may be a view that is valid until the next call.
+        """
 
 
 class Device(Protocol):
