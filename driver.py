@@ -240,6 +240,8 @@ class _Compile:
         cases: Sequence[Case | ForwardCase],
     ) -> Any:
         from .targets.assemble import Parts
+        from .targets.cpu.device.plan_code import encode
+        from .targets.cpu.device.plan_file import to_bytes
         from .targets.selftest import num_pages
 
         model = {**vars(captured.info), "dtype": self.options.dtype, "quant": self.options.quant}
@@ -253,6 +255,7 @@ class _Compile:
             libraries=libraries,
             graph_text=step.as_text(),
             files=_tokenizer_members(captured.tokenizer) if captured.tokenizer else {},
+            plans={program.entry: to_bytes(encode(program))},
             selftest=cases,
             selftest_tolerance=TOLERANCE[self.options.cache_dtype],
             selftest_pages=num_pages(target.page_size),

@@ -24,6 +24,7 @@ from sglk.targets.artifact import Arg, Bucket, Buffer, Call, Program
 from sglk.targets.cpu.device.bound_program import BoundProgram
 from sglk.targets.cpu.device.library import Library
 from sglk.targets.cpu.device.memory import Memory
+from sglk.targets.cpu.device.plan_code import encode
 
 NATIVE = Path(sglk.__file__).parent / "targets" / "cpu" / "native"
 KERNEL = """
@@ -62,7 +63,7 @@ def measure(
 ) -> list[float]:
     """Seconds of each step."""
     program = make_program(kernel, num_calls)
-    bound = BoundProgram(program, library, Memory("arena"), {}, 1)
+    bound = BoundProgram(encode(program), library, Memory("arena"), {}, 1)
     times = []
     for _ in range(steps + 5):
         start = time.perf_counter()

@@ -42,6 +42,8 @@ class Parts:
     graph_text: str
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Tokenizer files by name."""
+    plans: Mapping[str, bytes] = field(default_factory=dict)
+    """Launch plans by entry, in the form of the target's device."""
     selftest: Sequence[Case | ForwardCase] = ()
     selftest_tolerance: float = 1e-3
     selftest_pages: int = 0
@@ -65,6 +67,8 @@ def write_artifact(
         variants.append({"isa": library.isa, "library": member, "symbols": symbols})
     entry = parts.program.entry
     writer.add_bytes(f"programs/{entry}.json", parts.program.to_json())
+    for name, plan in parts.plans.items():
+        writer.add_bytes(f"plans/{name}.plan", plan)
     writer.add_bytes("kernels.json", _json(kernel_records(parts.lowering)))
     writer.add_bytes("graph.txt", parts.graph_text.encode())
     for name, data in parts.files.items():
@@ -81,6 +85,7 @@ def write_artifact(
             "model": dict(parts.model),
             "target": {"name": parts.target, "page_size": parts.page_size, "variants": variants},
             "programs": {entry: f"programs/{entry}.json"},
+            "plans": {name: f"plans/{name}.plan" for name in parts.plans},
             "kernels": "kernels.json",
             "weights": weights,
             "shards": {"ranks": 1, "rank": 0, "spec": {}, "collectives": []},

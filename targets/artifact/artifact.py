@@ -107,6 +107,11 @@ class Artifact:
             raise ArtifactError(f"{self.path}: program {entry!r} does not fit: {what}")
         return program
 
+    @property
+    def plans(self) -> dict[str, str]:
+        """By entry point: the member with its launch plan, in the target's own form, if any."""
+        return cast(dict[str, str], self.manifest.get("plans", {}))
+
     def verify_weights(self, progress: Callable[[int], None] | None = None) -> None:
         """Hash every weight; `progress` gets the bytes of each one that is done."""
         owners = {str(weight["blob"]): name for name, weight in self.weights.items()}

@@ -1,7 +1,7 @@
 """What the manifest must look like: `check_manifest` reads every key that a loader relies on.
 
-Keys: format, features, producer, model, target, programs, kernels, weights, shards, members; others
-are kept and ignored, so a later minor version can add some. A thing that an older loader must not
+Keys: format, features, producer, model, target, programs, plans, kernels, weights, shards, members;
+others are kept and ignored, so a later minor version can add some. What an older loader must not
 ignore is a name in ``features``: a loader refuses the names it does not know.
 """
 
@@ -41,6 +41,8 @@ def check_manifest(path: str, value: object) -> dict[str, object]:
     for entry, member in as_dict(f"{path}: programs", manifest["programs"]).items():
         as_name(f"{path}: programs", entry)
         _check_member(f"{path}: programs: {entry}", member, members)
+    for entry, member in as_dict(f"{path}: plans", manifest.get("plans", {})).items():
+        _check_member(f"{path}: plans: {entry}", member, members)
     if "kernels" in manifest:
         _check_member(f"{path}: kernels", manifest["kernels"], members)
     for name, weight in as_dict(f"{path}: weights", manifest["weights"]).items():

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import DeviceError
-from ...artifact import Buffer, Program
+from ...artifact import Buffer
 from ...dim_code import DimExpr, parse
 from .library import ARENA_TOO_SMALL, OK, Library, Step
 from .memory import Memory
-from .plan_code import ARENA, encode
+from .plan_code import ARENA, PlanCode
 
 Array = NDArray[np.generic]
 DTYPES: dict[str, np.dtype[np.generic]] = {
@@ -57,16 +57,17 @@ class BoundProgram:
 
     def __init__(
         self,
-        program: Program,
+        code: PlanCode,
         library: Library,
         arena: Memory,
         regions: Mapping[tuple[str, str], NDArray[np.uint8]],
         num_pages: int,
     ) -> None:
-        self.program = program
-        self.symbols = program.all_symbols
+        self.entry = code.entry
+        self.symbols = code.symbols
+        self.own_symbols = code.own_symbols
         self._num_pages = num_pages
-        self._code = encode(program)
+        self._code = code
         self._library = library
         self._arena = arena
         self._regions = regions  # keeps the memory alive
@@ -76,8 +77,8 @@ class BoundProgram:
         for base, region in regions.items():
             if base in self._numbers:
                 self._point(self._numbers[base], region.ctypes.data, region.nbytes)
-        self.inputs = {b.name: self._border(b) for b in program.inputs}
-        self.outputs = {b.name: self._border(b) for b in program.outputs}
+        self.inputs = {b.name: self._border(b) for b in code.inputs}
+        self.outputs = {b.name: self._border(b) for b in code.outputs}
         self._memories = {name: Memory(f"output {name}") for name in self.outputs}
         self._values = np.zeros(max(1, len(self.symbols)), np.int64)
         self._times = np.zeros((0, 0), np.int64)
@@ -130,7 +131,7 @@ class BoundProgram:
         if result != OK:
             known = dict(zip(self.symbols, self._values.tolist(), strict=False))
             message = self._step.message.decode()
-            raise DeviceError(f"cpu: program {self.program.entry}: {message} (with {known})")
+            raise DeviceError(f"cpu: program {self.entry}: {message} (with {known})")
         if self._scratch.size:
             self._times[self._step.bucket] += self._scratch
             self._scratch[:] = 0
@@ -150,14 +151,14 @@ class BoundProgram:
         """Run on inputs by name; symbols come from their shapes. Outputs are copies."""
         if set(inputs) != set(self.inputs):
             raise DeviceError(
-                f"cpu: program {self.program.entry}: expected inputs {sorted(self.inputs)},"
+                f"cpu: program {self.entry}: expected inputs {sorted(self.inputs)},"
                 f" got {sorted(inputs)}"
             )
         symbols = self.bind_shapes(inputs)
         for name, array in inputs.items():
             self.bind(self.inputs[name], array)
         views = {n: self.output(b, b.extents(symbols)) for n, b in self.outputs.items()}
-        self.run(pool, [symbols[name] for name in self.program.symbols])
+        self.run(pool, [symbols[name] for name in self.own_symbols])
         return {name: view.copy() for name, view in views.items()}
 
     def bind_shapes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
@@ -167,11 +168,9 @@ class BoundProgram:
             for dim, extent in zip(border.shape, inputs[name].shape, strict=False):
                 if len(dim.code) == 1 and dim.symbols:
                     symbols.setdefault(str(dim), extent)
-        missing = [name for name in self.program.symbols if name not in symbols]
+        missing = [name for name in self.own_symbols if name not in symbols]
         if missing:
-            raise DeviceError(
-                f"cpu: program {self.program.entry}: no input's shape gives {missing[0]}"
-            )
+            raise DeviceError(f"cpu: program {self.entry}: no input's shape gives {missing[0]}")
         for name, border in self.inputs.items():
             if border.extents(symbols) != inputs[name].shape:
                 raise DeviceError(
@@ -182,16 +181,16 @@ class BoundProgram:
 
     def start_profile(self) -> None:
         """From now on, time every call."""
-        largest = max(len(bucket.calls) for bucket in self.program.buckets)
-        self._times = np.zeros((len(self.program.buckets), largest), np.int64)
+        largest = max(map(len, self._code.calls))
+        self._times = np.zeros((len(self._code.calls), largest), np.int64)
         self._scratch = np.zeros(largest, np.int64)
         self._step.nanoseconds = self._scratch.ctypes.data
 
     def profile(self) -> list[CallTime]:
         """Time of each call since `start_profile`, in the order of the program."""
         return [
-            CallTime(number, call.kernel, call.op, int(self._times[number, index]))
-            for number, bucket in enumerate(self.program.buckets)
-            for index, call in enumerate(bucket.calls)
+            CallTime(number, kernel, op, int(self._times[number, index]))
+            for number, calls in enumerate(self._code.calls)
+            for index, (kernel, op) in enumerate(calls)
             if self._times.size
         ]

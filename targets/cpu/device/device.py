@@ -12,6 +12,7 @@ from ...artifact import Artifact
 from .executable import STEP, CpuExecutable, state_bytes
 from .isa import Machine, choose, library_machine, this_machine
 from .library import Library
+from .plan_file import plan_of
 from .threads import choose_num_threads
 
 MAX_PAGES = 2**31 - 1
@@ -57,7 +58,7 @@ class CpuDevice:
         """Bytes that one page takes over all layers."""
         if STEP not in artifact.entries:
             return 0
-        states = artifact.program(STEP).states
+        states = plan_of(artifact, STEP).states
         return sum(state_bytes(s.bytes, 2) - state_bytes(s.bytes, 1) for s in states)
 
 

@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import ArtifactError, DeviceError
-from ...artifact import Artifact, Program
+from ...artifact import Artifact
 from ...device import Int32s, StepBatch
 from ...dim_code import parse
 from .bound_program import Array, BoundProgram, CallTime
 from .greedy import Greedy
 from .library import Library
 from .memory import Memory
+from .plan_code import PlanCode
+from .plan_file import plan_of
 from .step_inputs import ValueChecker, check_shapes, check_step_program
 
 log = logging.getLogger(__name__)
@@ -51,14 +53,14 @@ class CpuExecutable:
         # Not only `close`: an executable that is merely dropped ends its threads too.
         self._release = weakref.finalize(self, library.close)
         self._arena = Memory("intermediate results")
-        programs = [artifact.program(entry) for entry in artifact.entries]
-        self._regions = regions = _weights(artifact, programs) | self._states(programs)
-        for program in programs:
-            bound = BoundProgram(program, library, self._arena, regions, num_pages)
-            self._programs[program.entry] = bound
-        if STEP in self._programs:
-            check_step_program(self._programs[STEP].program, self.page_size)
-        self._reserve_arena(programs, _size(artifact, "model", "context_length"))
+        plans = [plan_of(artifact, entry) for entry in artifact.entries]
+        self._regions = regions = _weights(artifact, plans) | self._states(plans)
+        for plan in plans:
+            bound = BoundProgram(plan, library, self._arena, regions, num_pages)
+            self._programs[plan.entry] = bound
+            if plan.entry == STEP:
+                check_step_program(plan, self.page_size)
+        self._reserve_arena(plans, _size(artifact, "model", "context_length"))
         self._logits = np.zeros((0, self.vocab_size), np.float32)
         self._greedy = Greedy(library)
         self._checker = ValueChecker(library, self.page_size, num_pages, self.vocab_size)
@@ -91,7 +93,7 @@ class CpuExecutable:
             program.bind(border, getattr(batch, name))
         (logits,) = program.outputs.values()
         view = program.output(logits, (symbols["rows"], self.vocab_size))
-        program.run(self._pool, [symbols[name] for name in program.program.symbols])
+        program.run(self._pool, [symbols[name] for name in program.own_symbols])
         log.debug("step: %s", symbols)
         self._logits = cast(NDArray[np.float32], view)
         return self._logits
@@ -131,24 +133,24 @@ class CpuExecutable:
             raise DeviceError(f"cpu: no program {entry!r} (has: {sorted(self._programs)})")
         return self._programs[entry]
 
-    def _states(self, programs: list[Program]) -> dict[tuple[str, str], NDArray[np.uint8]]:
+    def _states(self, plans: list[PlanCode]) -> dict[tuple[str, str], NDArray[np.uint8]]:
         """One region per state name; entries that name the same state share it."""
         sizes: dict[str, int] = {}
-        for program in programs:
-            for state in program.states:
+        for plan in plans:
+            for state in plan.states:
                 size = state_bytes(state.bytes, self.num_pages)
                 if sizes.setdefault(state.name, size) != size:
                     raise ArtifactError(f"cpu: state {state.name} has two sizes in the programs")
         return {("state", n): Memory(f"state {n}", size).array[:size] for n, size in sizes.items()}
 
-    def _reserve_arena(self, programs: list[Program], context_length: int) -> None:
+    def _reserve_arena(self, plans: list[PlanCode], context_length: int) -> None:
         """Size the arena for the largest usual step, so that serving rarely maps memory anew."""
         seqs = min(self.max_tokens, TYPICAL_SEQS)
         pages = -(-context_length // self.page_size) if self.page_size else 0
         usual = {"tokens": self.max_tokens, "seqs": seqs, "rows": seqs}
         usual |= {"pages": max(1, min(pages, self.num_pages)), "num_pages": self.num_pages}
-        for program in programs:
-            size = parse(program.arena_bytes, program.all_symbols)
+        for plan in plans:
+            size = parse(plan.arena_bytes, plan.symbols)
             if size.symbols <= set(usual):
                 self._arena.ensure(size.evaluate(usual))
 
@@ -161,11 +163,9 @@ def state_bytes(text: str, num_pages: int) -> int:
     return size
 
 
-def _weights(
-    artifact: Artifact, programs: list[Program]
-) -> dict[tuple[str, str], NDArray[np.uint8]]:
+def _weights(artifact: Artifact, plans: list[PlanCode]) -> dict[tuple[str, str], NDArray[np.uint8]]:
     """Views of the weights in the file: nothing is copied, pages come in when read."""
-    names = dict.fromkeys(name for program in programs for name in program.weights)
+    names = dict.fromkeys(name for plan in plans for name in plan.weights)
     return {("weight", name): artifact.weight(name) for name in names}
 
 

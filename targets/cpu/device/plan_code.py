@@ -25,15 +25,28 @@ ARG_POINTER, ARG_I32, ARG_I64, ARG_F32 = 0, 1, 2, 3
 
 @dataclasses.dataclass(frozen=True)
 class PlanCode:
-    """An encoded program and the order of everything that it refers to by number."""
+    """An encoded program and everything that it refers to by number."""
 
+    entry: str
     words: NDArray[np.int64]
     symbols: tuple[str, ...]
+    """Symbols in the order of the plan: those below, then those whose value is known at load."""
+    own_symbols: tuple[str, ...]
+    """Symbols whose values a step gives."""
     bases: tuple[tuple[str, str], ...]
     """(kind, name) of each memory region: ("arena", ""), ("input", name), ("weight", name), ..."""
     kernels: tuple[str, ...]
-    exprs: tuple[str, ...]
-    """Text of each size, for error messages."""
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    states: tuple[Buffer, ...]
+    arena_bytes: str
+    calls: tuple[tuple[tuple[str, str], ...], ...]
+    """(kernel, op) of each call of each bucket, for people."""
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the weights that the calls read."""
+        return tuple(name for kind, name in self.bases if kind == "weight")
 
 
 def encode(program: Program) -> PlanCode:
@@ -71,9 +84,19 @@ class _Encoder:
             len(self.kernels), len(self.program.buckets),
             self.symbols.index("tokens") if bounded else -1, arena,
         ]  # fmt: skip
-        words = np.array(head + body, np.int64)
-        exprs, bases, kernels = tuple(self.exprs), tuple(self.bases), tuple(self.kernels)
-        return PlanCode(words, self.symbols, bases, kernels, exprs)
+        return PlanCode(
+            entry=self.program.entry,
+            words=np.array(head + body, np.int64),
+            symbols=self.symbols,
+            own_symbols=self.program.symbols,
+            bases=tuple(self.bases),
+            kernels=tuple(self.kernels),
+            inputs=self.program.inputs,
+            outputs=self.program.outputs,
+            states=self.program.states,
+            arena_bytes=self.program.arena_bytes,
+            calls=tuple(tuple((c.kernel, c.op) for c in b.calls) for b in self.program.buckets),
+        )
 
     def expr(self, text: str) -> int:
         """Number of a size; equal sizes share one, however they are spelled."""

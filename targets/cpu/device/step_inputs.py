@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ....errors import ArtifactError, DeviceError
-from ...artifact import Program
 from ...device import StepBatch
 from .library import Library
+from .plan_code import PlanCode
 
 FIELDS = (
     "token_ids", "positions", "slots", "query_start", "seq_lens", "page_table", "logit_rows",
@@ -16,19 +16,19 @@ SYMBOLS = frozenset({"tokens", "seqs", "pages", "rows", "num_pages"})
 INT32_MAX = 2**31 - 1
 
 
-def check_step_program(program: Program, page_size: int) -> None:
+def check_step_program(plan: PlanCode, page_size: int) -> None:
     """Refuse a step program that wants other inputs than a step has."""
-    inputs = {buffer.name: buffer.dtype for buffer in program.inputs}
-    outputs = [buffer.dtype for buffer in program.outputs]
+    inputs = {buffer.name: buffer.dtype for buffer in plan.inputs}
+    outputs = [buffer.dtype for buffer in plan.outputs]
     if set(inputs) - set(FIELDS) or set(inputs.values()) - {"i32"} or outputs != ["f32"]:
         raise ArtifactError(
-            f"cpu: program {program.entry}: expected int32 inputs out of {FIELDS} and one f32"
+            f"cpu: program {plan.entry}: expected int32 inputs out of {FIELDS} and one f32"
             f" output, got {inputs} and {outputs}"
         )
-    if set(program.symbols) - SYMBOLS or page_size < 1:
+    if set(plan.own_symbols) - SYMBOLS or page_size < 1:
         raise ArtifactError(
-            f"cpu: program {program.entry}: expected symbols out of {sorted(SYMBOLS)} and a"
-            f" page_size, got {program.symbols} and {page_size}"
+            f"cpu: program {plan.entry}: expected symbols out of {sorted(SYMBOLS)} and a"
+            f" page_size, got {plan.own_symbols} and {page_size}"
         )
 
 
