@@ -306,8 +306,10 @@ class _Compile:
 
 def _tokenizer_members(files: TokenizerFiles) -> dict[str, bytes]:
     """The tokenizer's files as members of the artifact."""
+    from .frontend.tokenizer_form import quick_form
+
     members = {
-        "tokenizer.json": files.tokenizer_json,
+        "tokenizer.json": quick_form(files.tokenizer_json),
         "generation.json": json.dumps(files.generation, indent=1).encode(),
     }
     if files.chat_template is not None:
