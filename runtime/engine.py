@@ -32,7 +32,8 @@ from .deadlines import Deadlines
 from .executor import Executor
 from .request import FinishReason, Request, SamplingParams
 from .sampler import RowState, sample
-from .scheduler import Event, Scheduler, Stats
+from .scheduler import Event, Scheduler
+from .stats import Stats
 from .steps import StepLoad, StepRecord
 from .text import AnswerText
 from .token_mask import MaskedRow, TokenMask
@@ -85,13 +86,14 @@ class Engine:
         """Set by a step that computed nothing: when to step again unless a request arrives."""
         self._config = config or GenerationConfig()
         self._executor = executor
+        self.executable = executor.executable
         self.vocab_size = executor.executable.vocab_size
         self._live: dict[str, Live] = {}
         self._ready: list[Output] = []
         self._deadlines = Deadlines()
         self._mask_worker: ThreadPoolExecutor | None = None
         self._finished: Counter[str] = Counter()
-        self._num_steps = self._num_generated = 0
+        self._num_generated = 0
         self._step_seconds = self._device_seconds = 0.0
 
     @property
@@ -176,7 +178,6 @@ class Engine:
         """Numbers for logs and metrics."""
         return dataclasses.replace(
             self.scheduler.stats(),
-            num_steps=self._num_steps,
             step_seconds=self._step_seconds,
             device_seconds=self._device_seconds,
             generated_tokens=self._num_generated,
@@ -217,8 +218,8 @@ class Engine:
             len(self.scheduler.waiting),
             len(plan.preempted),
         )
+        self.scheduler.observe(record)
         self.last_step = record
-        self._num_steps += 1
         self._step_seconds += record.seconds
         self._device_seconds += device_seconds
         if self.on_step is not None:

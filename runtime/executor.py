@@ -5,7 +5,7 @@ The only place of the runtime that touches a device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -15,9 +15,10 @@ from ..errors import DeviceError, SglkError
 from ..targets.artifact import Artifact
 from ..targets.device import Device, Executable, HasArgmax
 from ..targets.registry import open_device
-from .admission import Limits
+from .admission import Limits, Policy
 from .batch import BatchBuffers, Plan
 
+_COUNTS = ("kv_memory", "max_step_tokens", "max_running", "max_context", "num_threads")
 DEFAULT_KV_TOKENS = 8192
 """Tokens that the pages hold unless ``kv_memory`` says otherwise."""
 
@@ -38,14 +39,20 @@ class LoadOptions:
     """Reuse the keys and values of prefixes that earlier prompts share."""
     num_threads: int | None = None
     """Worker threads of a CPU; None: as many as the process may use."""
+    policy: Policy = "fcfs"
+    aging_steps: int = 256
+    prefill_share: float = 1.0
+    itl_target_s: float | None = None
+    batch_wait_s: float = 0.0
+    """These five as in `Limits`."""
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if isinstance(option.default, bool) or (value is None and option.default is None):
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise SglkError(f"{option.name}: expected a whole number >= 1, got {value!r:.80}")
+                raise SglkError(f"{name}: expected a whole number >= 1, got {value!r:.80}")
 
 
 class Executor:
@@ -99,6 +106,11 @@ def limits_of(executable: Executable, context: int, options: LoadOptions) -> Lim
         max_running=min(options.max_running, step_tokens),
         max_context=context,
         prefix_cache=options.prefix_cache,
+        policy=options.policy,
+        aging_steps=options.aging_steps,
+        prefill_share=options.prefill_share,
+        itl_target_s=options.itl_target_s,
+        batch_wait_s=options.batch_wait_s,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .page_pool import Page, PagePool
-from .radix_cache import RadixCache
+from .radix_cache import Node, RadixCache
 from .request import Request
 
 
@@ -31,6 +31,10 @@ class KVCache:
         """Pages that hold this many tokens."""
         return -(-num_tokens // self.page_size)
 
+    def is_cached(self, request: Request) -> bool:
+        """Whether a request takes part in the prefix cache."""
+        return self.prefix_cache and request.uses_cache
+
     def matched_pages(self, request: Request) -> int:
         """How many pages of a waiting request the tree holds, as `attach` would find them."""
         return len(self.tree.match(self._usable_keys(request), request.namespace))
@@ -49,6 +53,9 @@ class KVCache:
         request.node = node
         request.num_published = len(cached)
         request.num_computed = len(cached) * self.page_size
+        if not request.num_preemptions:
+            request.num_cached = request.num_computed
+            request.num_matched = request.num_computed + self._matched_in_page(request, node)
         request.add_pages([*cached, *fresh])
         return True
 
@@ -74,7 +81,7 @@ class KVCache:
         """
         full = request.num_computed // self.page_size
         start = request.num_published
-        if not self.prefix_cache or full == start:
+        if full == start or not self.is_cached(request):
             return
         assert request.node is not None
         keys = request.page_keys(self.page_size, full)[start:]
@@ -90,8 +97,8 @@ class KVCache:
         request.drop_pages()
 
     def flush(self) -> int:
-        """Forget every cached page that no request uses; how many it was."""
-        return self.tree.evict(self.pool.total)
+        """Forget all prefixes; pages that no request uses are free at once: how many it was."""
+        return self.tree.flush()
 
     def check(self, requests: Iterable[Request]) -> None:
         """Raise unless free, cached and held pages are a partition and all counters are right."""
@@ -105,9 +112,17 @@ class KVCache:
                 raise AssertionError(f"request {request.id}: page row and pages differ")
 
     def _usable_keys(self, request: Request) -> list[bytes]:
-        if not self.prefix_cache:
+        if not self.is_cached(request):
             return []
         return request.page_keys(self.page_size, (request.num_tokens - 1) // self.page_size)
+
+    def _matched_in_page(self, request: Request, node: Node) -> int:
+        """Tokens of the first page to compute that some cached page begins with as well."""
+        if not self.is_cached(request):
+            return 0
+        start = request.num_computed
+        page = request.tokens[start : start + self.page_size].tobytes()
+        return self.tree.shared_bytes(node, page) // request.tokens.itemsize
 
     def _allocate(self, count: int, spare: int) -> list[Page] | None:
         if count + spare > self.num_available:

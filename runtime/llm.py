@@ -161,7 +161,7 @@ class LLM:
         self.chat_template = chat_template
         self.recommended: Mapping[str, Any] = dict(defaults or {})
         """Sampling values the model's makers recommend; ``generate(..., **llm.recommended)``."""
-        self._artifact = artifact
+        self.artifact = artifact
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._pending: dict[str, _Pending] = {}
@@ -224,8 +224,8 @@ class LLM:
         self._abort(list(self._pending.values()))
         self._is_closed = True
         self.engine.close()
-        if self._artifact is not None:
-            self._artifact.close()
+        if self.artifact is not None:
+            self.artifact.close()
 
     def __enter__(self) -> Self:
         return self
@@ -293,6 +293,8 @@ class LLM:
             if all(each.is_done for each in wanted):
                 return
             outputs = self.engine.step()
+            if self.engine.wait_until is not None:  # others may join the batch until then
+                time.sleep(max(0.0, self.engine.wait_until - self.engine.clock()))
             now = time.perf_counter()
             for output in outputs:
                 self._pending[output.request_id].add(output, now)
@@ -312,7 +314,7 @@ def load(path: str | Path, device: str | None = None, **options: Any) -> LLM:
     """Load an artifact onto a device (default: the one it was compiled for).
 
     Options are the fields of `LoadOptions`: ``kv_memory`` bytes, ``max_step_tokens``,
-    ``max_running``, ``max_context``, ``prefix_cache``, ``num_threads``.
+    ``max_running``, ``max_context``, ``prefix_cache``, ``num_threads``, ``policy`` and its values.
     """
     chosen = LoadOptions(**options)
     with _no_collections():

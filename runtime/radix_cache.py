@@ -1,7 +1,8 @@
 """The prefix cache: a radix tree whose letters are whole pages of tokens. Chip-independent.
 
 An edge holds a run of page keys (the tokens of a page as bytes) and the pages that hold their keys
-and values. A match is the longest run of whole pages; partial pages are recomputed by the request.
+and values. A match is the longest run of whole pages; of a page that matches in part, the request
+recomputes all tokens, because a page has one owner. `shared_bytes` tells how much that was.
 A locked path cannot be evicted; unlocked leaves leave in LRU order, from their tail.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 
 from .page_pool import Page, PagePool
@@ -18,7 +20,8 @@ class Node:
     """A run of pages below ``parent``. ``locks`` counts the requests using it or a descendant."""
 
     __slots__ = (
-        "children", "is_queued", "keys", "last_used", "locks", "namespace", "pages", "parent",
+        "children", "first_keys", "is_queued", "keys", "last_used", "locks", "namespace", "pages",
+        "parent",
     )  # fmt: skip
 
     def __init__(
@@ -29,9 +32,24 @@ class Node:
         self.keys = keys
         self.pages = pages
         self.children: dict[bytes, Node] = {}
+        self.first_keys: list[bytes] = []
+        """The keys of `children`, sorted: the closest to any other key are its neighbours."""
         self.locks = 0
         self.last_used = 0
         self.is_queued = False
+
+    def adopt(self, child: Node) -> None:
+        """File a child under its first key, in the place of one that has the same."""
+        key = child.keys[0]
+        if key not in self.children:
+            insort(self.first_keys, key)
+        self.children[key] = child
+
+    def drop(self, child: Node) -> None:
+        """Forget a child."""
+        key = child.keys[0]
+        del self.children[key]
+        del self.first_keys[bisect_left(self.first_keys, key)]
 
 
 class RadixCache:
@@ -51,6 +69,8 @@ class RadixCache:
     def __init__(self, pool: PagePool) -> None:
         self._pool = pool
         self._roots: dict[str, Node] = {}
+        # Roots that were flushed while requests used them: out of reach, until nothing is left.
+        self._flushed: set[Node] = set()
         self._clock = itertools.count(1)
         self._order = itertools.count()
         # Leaves to evict, oldest first; entries may be outdated and are checked when popped.
@@ -116,6 +136,22 @@ class RadixCache:
             freed += self._trim(leaf, count - freed)
         return freed
 
+    def flush(self) -> int:
+        """Forget every prefix: nothing cached so far is matched again. How many pages are free now.
+
+        Pages that requests are using leave when these end, as the least recently used.
+        """
+        freed = self.evict(self.num_evictable)
+        self._flushed.update(self._roots.values())
+        self._roots = {}
+        return freed
+
+    def shared_bytes(self, node: Node, key: bytes) -> int:
+        """How many leading bytes ``key`` has in common with a page that follows ``node``."""
+        place = bisect_left(node.first_keys, key)
+        near = node.first_keys[max(0, place - 1) : place + 1]
+        return max((_shared_bytes(key, other) for other in near), default=0)
+
     def pages(self) -> list[Page]:
         """Every page in the tree."""
         return [page for node in self._nodes() for page in node.pages]
@@ -133,6 +169,8 @@ class RadixCache:
                 raise AssertionError("radix cache: an unlocked leaf can never be evicted")
             if any(key != child.keys[0] for key, child in node.children.items()):
                 raise AssertionError("radix cache: a child is filed under a wrong key")
+            if node.first_keys != sorted(node.children):
+                raise AssertionError("radix cache: the sorted keys are not those of the children")
 
     def _lock(self, node: Node) -> None:
         """Protect the path from the root to ``node``."""
@@ -159,9 +197,9 @@ class RadixCache:
         assert node.parent is not None
         upper = Node(node.namespace, node.parent, node.keys[:at], node.pages[:at])
         upper.locks, upper.last_used = node.locks, node.last_used
-        upper.children[node.keys[at]] = node
-        node.parent.children[upper.keys[0]] = upper
+        node.parent.adopt(upper)
         node.parent, node.keys, node.pages = upper, node.keys[at:], node.pages[at:]
+        upper.adopt(node)
         return upper
 
     def _append(self, start: Node, end: Node, keys: list[bytes], pages: list[Page]) -> Node:
@@ -172,7 +210,7 @@ class RadixCache:
             return end
         child = Node(end.namespace, end, keys, pages)
         child.last_used = end.last_used
-        end.children[keys[0]] = child
+        end.adopt(child)
         self.num_evictable += len(pages)
         return child
 
@@ -181,7 +219,9 @@ class RadixCache:
         if node.locks or node.children:
             return
         if node.parent is None:
-            self._roots.pop(node.namespace, None)
+            self._flushed.discard(node)
+            if self._roots.get(node.namespace) is node:
+                del self._roots[node.namespace]
         elif not node.is_queued:
             node.is_queued = True
             heapq.heappush(self._queue, (node.last_used, next(self._order), node))
@@ -198,16 +238,27 @@ class RadixCache:
             return len(gone)
         parent = leaf.parent
         assert parent is not None
-        del parent.children[leaf.keys[0]]
+        parent.drop(leaf)
         self._offer(parent)
         return len(gone)
 
     def _nodes(self) -> Iterator[Node]:
-        stack = list(self._roots.values())
+        stack = [*self._roots.values(), *self._flushed]
         while stack:
             node = stack.pop()
             stack.extend(node.children.values())
             yield node
+
+
+def _shared_bytes(mine: bytes, theirs: bytes) -> int:
+    low, high = 0, min(len(mine), len(theirs))
+    while low < high:  # binary search: comparing slices is much faster than a loop over bytes
+        middle = (low + high + 1) // 2
+        if mine[low:middle] == theirs[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _shared_length(run: Sequence[bytes], keys: Sequence[bytes], start: int) -> int:

@@ -147,7 +147,8 @@ class Request:
     """
 
     __slots__ = (
-        "_keys", "_tokens", "arrival", "arrival_step", "bound_step", "finish_reason", "id",
+        "_keys", "_tokens", "arrival", "arrival_step", "arrived_at", "bound_step",
+        "finish_reason", "id",
         "last_token", "max_total", "namespace", "node", "num_cached", "num_computed", "num_matched",
         "num_preemptions", "num_prompt", "num_published", "num_tokens", "page_row", "pages",
         "priority", "status", "stop_ids", "uses_cache",
@@ -177,8 +178,9 @@ class Request:
         self.uses_cache = uses_cache
         """Whether it reuses cached prefixes and publishes its own pages."""
         self.arrival = 0
-        """Its number in order of arrival; `Scheduler.add` sets this and the two below."""
+        """Its number in order of arrival; `Scheduler.add` sets this and the three below."""
         self.arrival_step = 0
+        self.arrived_at = 0.0
         self.bound_step = 0
         """The step by which it has ended, by the progress guarantee."""
         self.status = Status.WAITING

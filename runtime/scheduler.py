@@ -1,30 +1,37 @@
 """Continuous batching as a pure state machine: no device, no clock, no text.
 
-    scheduler.add(request)
-    plan = scheduler.schedule()            # which tokens the next step computes
+    scheduler.add(request, now)
+    plan = scheduler.schedule(now)         # which tokens the next step computes
     events = scheduler.commit(plan, ids)   # one sampled id per request of plan.sampled
+    scheduler.observe(record)              # optional: how long it took
 
-Each step serves every decoding request and fills the rest of its token budget with prefill chunks,
-oldest first, so prefill and decode share steps. Pages for a prompt are taken at admission, all or
-nothing; decoding grows by a page at a time, and when none is left the latest arrival is preempted.
+Each step serves every decoding request and fills its token budget with prefill chunks, by rank, so
+prefill and decode share steps. Pages for a prompt are taken at admission, all or nothing; decoding
+grows by a page at a time, and when none is left the last by rank is preempted.
 
-Progress guarantee: nothing that arrives later delays a request; it ends within
-`Limits.progress_bound` (itself and all unfinished requests before it) steps.
+Progress guarantee: a request ends within `Limits.progress_bound` (itself and all unfinished
+requests before it) steps, whatever arrives later. `overdue` names those for which it broke.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import RequestError
-from .admission import Limits, can_admit, check_admissible
+from .admission import Limits, check_admissible, is_prefix_in_flight
 from .batch import Chunk, Plan
+from .chunk_budget import prefill_budget
 from .kv_cache import KVCache
-from .preemption import make_room
+from .preemption import make_room, preempt_last
 from .request import FinishReason, Request, Status
+from .stats import Stats
+from .step_model import OnlineFit
+from .steps import StepRecord
+from .waiting import Rank, WaitingQueue, is_aged, rank_of
+
+CACHE_WINDOW = 32
+"""Waiting requests whose cached prefixes are compared at a time: bounds the work of a step."""
 
 
 class Event(NamedTuple):
@@ -35,73 +42,44 @@ class Event(NamedTuple):
     finish_reason: FinishReason | None
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Gauges (now) and counters (since the start) of one scheduler, or engine."""
-
-    num_waiting: int
-    num_running: int
-    pages_total: int
-    pages_free: int
-    pages_cached: int
-    pages_held: int
-    """Owned by one running request."""
-    pages_evictable: int
-    """Cached, and in use by no request."""
-    slots_allocated: int
-    """Token slots in the pages that running requests use, shared pages once per request."""
-    slots_filled: int
-    """Those that hold a computed token."""
-    num_preemptions: int
-    prompt_tokens: int
-    """Prompt tokens of requests that started."""
-    cached_tokens: int
-    """Of those, reused from the prefix cache."""
-    generated_tokens: int = 0
-    num_steps: int = 0
-    """Steps, and the seconds they took; an engine fills these."""
-    step_seconds: float = 0.0
-    device_seconds: float = 0.0
-    finished: Mapping[str, int] = field(default_factory=dict)
-    """Requests that ended, by reason."""
-
-    @property
-    def utilisation(self) -> float:
-        """Share of the pages that running requests use."""
-        return 1 - (self.pages_free + self.pages_evictable) / self.pages_total
-
-    @property
-    def fragmentation(self) -> float:
-        """Share of the slots in used pages that hold no token yet."""
-        return 1 - self.slots_filled / self.slots_allocated if self.slots_allocated else 0.0
-
-
 class Scheduler:
     """Owns the queue, the running set and the pages."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.kv = KVCache(limits.num_pages, limits.page_size, prefix_cache=limits.prefix_cache)
-        # Both in order of arrival, and everything running arrived before everything waiting.
-        self.waiting: OrderedDict[str, Request] = OrderedDict()
+        self.waiting = WaitingQueue()
         self.running: dict[str, Request] = {}
-        self._num_preemptions = self._prompt_tokens = self._cached_tokens = 0
+        self.fit = OnlineFit()
+        """The step-time model behind `Limits.itl_target_s`."""
+        self.num_steps = 0
+        """Steps committed so far."""
+        self._num_arrivals = 0
+        self._steps_owed = 0  # what all unfinished requests need at most
+        self._num_preemptions = 0
+        self._prompt_tokens = self._cached_tokens = self._matched_tokens = 0
 
     @property
     def has_work(self) -> bool:
-        """Whether a call of `schedule` would plan anything."""
-        return bool(self.waiting or self.running)
+        """Whether anybody waits or runs."""
+        return bool(self.running) or len(self.waiting) > 0
 
     def add(self, request: Request, now: float = 0.0) -> None:
         """Queue a request, or raise `RequestError` if it could never run."""
         if request.id in self.waiting or request.id in self.running:
             raise RequestError(f"request {request.id}: expected a new id, got one that is in use")
         check_admissible(request, self.limits)
-        self.waiting[request.id] = request
+        self._num_arrivals += 1
+        self._steps_owed += self.limits.steps_of(request)
+        request.arrival, request.arrival_step = self._num_arrivals, self.num_steps
+        request.arrived_at = now
+        request.bound_step = self.num_steps + self.limits.aging_steps + self._steps_owed
+        self.waiting.add(request)
 
     def schedule(self, now: float = 0.0) -> Plan:
-        """Plan the next step; empty only when there is no work."""
+        """Plan the next step; empty when there is no work, or none before ``plan.wait_until``."""
         plan = Plan()
+        self._start_oldest(plan)
         self._find_pages(plan)
         prefills = [request for request in self.running.values() if request.num_remaining > 1]
         plan.chunks = [
@@ -109,17 +87,18 @@ class Scheduler:
             for request in self.running.values()
             if request.num_remaining == 1
         ]
-        budget = self.limits.max_step_tokens - len(plan.chunks)
-        for request in prefills:
+        budget = prefill_budget(self.limits, plan.chunks, self.fit.model)
+        for request in sorted(prefills, key=self._rank):
             if budget:
                 plan.chunks.append(Chunk.next(request, min(request.num_remaining, budget)))
                 budget -= plan.chunks[-1].num_tokens
-        if not plan.preempted:
-            self._admit(plan, budget)
+        if not plan.preempted and self.waiting:
+            self._admit(plan, budget, now)
         return plan
 
     def commit(self, plan: Plan, sampled: Sequence[int]) -> list[Event]:
         """Record a finished step; requests that ended since it was planned are left alone."""
+        self.num_steps += 1
         events: list[Event] = []
         tokens = iter(sampled)
         for chunk in plan.chunks:
@@ -135,12 +114,18 @@ class Scheduler:
                 events.append(self._advance(request, token))
         return events
 
+    def observe(self, record: StepRecord) -> None:
+        """Learn what a step costs; needed only where chunks are sized for a target."""
+        if self.limits.itl_target_s is not None:
+            self.fit.observe(record)
+
     def finish(self, request_id: str, reason: FinishReason) -> bool:
         """End a request in any state and free its pages at once; False when it is not here."""
-        request = self.waiting.pop(request_id, None) or self.running.pop(request_id, None)
+        request = self.waiting.pop(request_id) or self.running.pop(request_id, None)
         if request is None:
             return False
         self.kv.release(request)
+        self._steps_owed -= self.limits.steps_of(request)
         request.status = Status.FINISHED
         request.finish_reason = reason
         return True
@@ -149,60 +134,137 @@ class Scheduler:
         """The caller has lost interest. Idempotent."""
         return self.finish(request_id, "abort")
 
+    def overdue(self) -> list[Request]:
+        """Requests that the progress guarantee says have ended by now: none, unless it broke."""
+        unfinished = [*self.running.values(), *self.waiting.values()]
+        return [request for request in unfinished if self.num_steps > request.bound_step]
+
     def stats(self) -> Stats:
         """Numbers for logs and metrics."""
         pool = self.kv.pool
+        running = list(self.running.values())
         return Stats(
             num_waiting=len(self.waiting),
-            num_running=len(self.running),
+            num_running=len(running),
             pages_total=pool.total,
             pages_free=pool.num_free,
             pages_cached=pool.num_cached,
             pages_held=pool.num_held,
             pages_evictable=self.kv.tree.num_evictable,
-            slots_allocated=sum(len(r.pages) for r in self.running.values()) * self.kv.page_size,
-            slots_filled=sum(r.num_computed for r in self.running.values()),
+            slots_allocated=sum(len(r.pages) for r in running) * self.kv.page_size,
+            slots_filled=sum(r.num_computed for r in running),
             num_preemptions=self._num_preemptions,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
+            matched_tokens=self._matched_tokens,
+            num_steps=self.num_steps,
         )
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken (for tests and audits)."""
-        self.kv.check([*self.running.values(), *self.waiting.values()])
-        if any(request.pages or request.node for request in self.waiting.values()):
+        waiting = self.waiting.values()
+        unfinished = [*self.running.values(), *waiting]
+        self.kv.check(unfinished)
+        if any(request.pages or request.node for request in waiting):
             raise AssertionError("scheduler: a waiting request holds pages or locks")
+        if self._steps_owed != sum(map(self.limits.steps_of, unfinished)):
+            raise AssertionError("scheduler: the steps owed are not those of the unfinished")
+        if self.waiting.num_tokens != sum(request.num_tokens for request in waiting):
+            raise AssertionError("scheduler: miscounted the tokens that wait")
+
+    def _rank(self, request: Request) -> Rank:
+        return rank_of(request, self.num_steps, self.limits.aging_steps)
+
+    def _is_aged(self, request: Request) -> bool:
+        return is_aged(request, self.num_steps, self.limits.aging_steps)
+
+    def _start_oldest(self, plan: Plan) -> None:
+        """Where the oldest of all waits and is aged, later arrivals that run make room for it.
+
+        Nobody else may do that, so a step preempts only where the guarantee needs it.
+        """
+        oldest = self.waiting.oldest
+        if oldest is None or not self.running or not self._is_aged(oldest):
+            return
+        if any(request.arrival < oldest.arrival for request in self.running.values()):
+            return
+        while len(self.running) >= self.limits.max_running or not self.kv.attach(oldest):
+            victim = preempt_last(self.running, self.kv, self._rank)
+            self._queue_again([victim], plan)
+        self._start(oldest, plan)
 
     def _find_pages(self, plan: Plan) -> None:
-        """A slot for each running request's newest token, oldest first; who finds none waits."""
+        """A slot for each running request's newest token, by rank; who finds none waits."""
         short = [request for request in self.running.values() if self.kv.needs_page(request)]
-        for request in short:
-            if request.status is Status.RUNNING:
-                self._queue_again(make_room(request, self.running, self.kv), plan)
+        for request in sorted(short, key=self._rank):
+            self._queue_again(make_room(request, self.running, self.kv, self._rank), plan)
 
     def _queue_again(self, victims: list[Request], plan: Plan) -> None:
-        """Put preempted requests back at the head: they are older than anything that waits."""
         for victim in victims:
-            self.waiting[victim.id] = victim
-            self.waiting.move_to_end(victim.id, last=False)
+            self.waiting.add(victim)
         self._num_preemptions += len(victims)
         plan.preempted.extend(victims)
 
-    def _admit(self, plan: Plan, budget: int) -> None:
-        while self.waiting and budget and len(self.running) < self.limits.max_running:
-            request = next(iter(self.waiting.values()))
-            if not can_admit(request, self.kv, plan.chunks, len(self.running)):
+    def _admit(self, plan: Plan, budget: int, now: float) -> None:
+        """Start waiting requests by rank while there is room; the first that lacks pages ends it.
+
+        While others run, one page for each of them stays available, so that an admission does not
+        cause a preemption at once. With nobody running no spare is asked for: the request fits by
+        `check_admissible`, so the queue always moves.
+        """
+        held_until = self._held_until(now)
+        if held_until is not None:
+            plan.wait_until = None if plan.chunks else held_until
+            return
+        for request in self._candidates(self.limits.max_running - len(self.running)):
+            if budget == 0:
                 return
-            del self.waiting[request.id]
-            self.running[request.id] = request
-            request.status = Status.RUNNING
-            plan.admitted.append(request)
-            if not request.num_preemptions:
-                request.num_cached = request.num_computed
-                self._prompt_tokens += request.num_prompt
-                self._cached_tokens += request.num_cached
+            if is_prefix_in_flight(request, self.kv, plan.chunks):
+                if self.limits.policy == "fcfs" or self._is_aged(request):
+                    return
+                continue
+            if not self.kv.attach(request, spare=len(self.running)):
+                return
+            self._start(request, plan)
             plan.chunks.append(Chunk.next(request, min(request.num_remaining, budget)))
             budget -= plan.chunks[-1].num_tokens
+
+    def _candidates(self, count: int) -> list[Request]:
+        """Who may start, best first."""
+        aging = self.limits.aging_steps
+        if self.limits.policy == "fcfs" or count <= 0:
+            return self.waiting.first(count, self.num_steps, aging)
+        window = self.waiting.first(CACHE_WINDOW, self.num_steps, aging)
+        # The sort is stable: equal matches stay in order of arrival, and the aged stay first.
+        window.sort(key=lambda r: (*self._rank(r)[:2], self._missing(r)))
+        return window[:count]
+
+    def _missing(self, request: Request) -> int:
+        """Orders non-aged requests by the longest cached prefix."""
+        return 0 if self._is_aged(request) else -self.kv.matched_pages(request)
+
+    def _held_until(self, now: float) -> float | None:
+        """Until when arrivals are held back so that more start together; None: they are not."""
+        oldest = self.waiting.oldest
+        free = self.limits.max_running - len(self.running)
+        if oldest is None or not self.limits.batch_wait_s or self._is_aged(oldest):
+            return None
+        until = oldest.arrived_at + self.limits.batch_wait_s
+        is_full = len(self.waiting) >= free or self.waiting.num_tokens >= (
+            self.limits.max_step_tokens
+        )
+        return None if now >= until or is_full else until
+
+    def _start(self, request: Request, plan: Plan) -> None:
+        """A waiting request that has its pages runs from here on."""
+        self.waiting.pop(request.id)
+        self.running[request.id] = request
+        request.status = Status.RUNNING
+        plan.admitted.append(request)
+        if not request.num_preemptions:
+            self._prompt_tokens += request.num_prompt
+            self._cached_tokens += request.num_cached
+            self._matched_tokens += request.num_matched
 
     def _advance(self, request: Request, token: int) -> Event:
         request.append(token)

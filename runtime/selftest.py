@@ -39,9 +39,17 @@ class CaseResult:
 
 
 def run_selftest(
-    artifact: Artifact, *, device: str | None = None, num_threads: int | None = None
+    artifact: Artifact,
+    *,
+    device: str | None = None,
+    num_threads: int | None = None,
+    executable: Executable | None = None,
 ) -> Iterator[CaseResult]:
-    """Run the cases in order: they share one cache. An artifact without vectors is refused."""
+    """Run the cases in order: they share one cache. An artifact without vectors is refused.
+
+    They run on ``executable`` (and write to its first pages) if one is given that is large enough,
+    else on one of their own.
+    """
     if "selftest.json" not in artifact.names:
         raise ArtifactError(
             f"{artifact.path}: has no self-test vectors (compile it again with them)"
@@ -50,7 +58,10 @@ def run_selftest(
     entry = artifact.entries[0]
     run = _run_step if entry == "step" else _run_forward
     sizes = [len(case["inputs"].get("token_ids", [0])) for case in record["cases"]]
-    executable = open_device(device or target_name(artifact)).load(
+    lent = executable
+    if lent is None or lent.num_pages < record["num_pages"] or lent.max_tokens < max(sizes):
+        lent = None
+    executable = lent or open_device(device or target_name(artifact)).load(
         artifact, num_pages=record["num_pages"], max_tokens=max(sizes), num_threads=num_threads
     )
     try:
@@ -60,7 +71,8 @@ def run_selftest(
             error = max(relative_error(got[name], wanted[name]) for name in wanted)
             yield CaseResult(case["name"], error, float(record["tolerance"]))
     finally:
-        executable.close()
+        if lent is None:
+            executable.close()
 
 
 def _record(artifact: Artifact) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from sglk.runtime.engine import Engine
 from sglk.runtime.executor import Executor
 from sglk.runtime.request import Request
 from sglk.runtime.scheduler import Scheduler
+from sglk.runtime.steps import StepLoad, StepRecord
 from sglk.targets.device import StepBatch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -132,18 +133,32 @@ class Bench:
         self._executor = Executor(self.device, limits)
         self.answers: dict[str, list[int]] = {}
         self.reasons: dict[str, str] = {}
+        self.now = 0.0
+        self.prefilled: list[int] = []
 
     def add(self, id: str, prompt: Sequence[int], max_new: int, **more: object) -> Request:
         request = Request(id, prompt, max_new, **more)  # type: ignore[arg-type]
-        self.scheduler.add(request)
+        self.scheduler.add(request, self.now)
         self.answers[id] = []
         return request
 
     def step(self, is_first_leaving: bool = False) -> None:
-        """One step; with ``is_first_leaving`` its first request is aborted while it runs."""
-        plan = self.scheduler.schedule()
+        """One step; with ``is_first_leaving`` its first request is aborted while it runs.
+
+        A step takes a second, and 1/64 s more for each token of prefill.
+        """
+        plan = self.scheduler.schedule(self.now)
+        if plan.wait_until is not None:
+            assert not plan.chunks and plan.wait_until > self.now
+            self.now = plan.wait_until
+            plan = self.scheduler.schedule(self.now)
         assert bool(plan.chunks) == self.scheduler.has_work
         self.check()
+        load = StepLoad.of(plan.chunks)
+        seconds = 1 + load.prefill_tokens / 64
+        self.prefilled.append(load.prefill_tokens)
+        self.now += seconds
+        self.scheduler.observe(StepRecord(0, seconds, 0, load, 0, 0, 0))
         if not plan.chunks:
             return
         logits = self._executor.run(plan)
@@ -169,6 +184,10 @@ class Bench:
         pool = self.scheduler.kv.pool
         assert pool.num_free + pool.num_cached + pool.num_held == pool.total
         self.device.poison(pool.free_numbers())
+
+    def run_until(self, is_enough: Callable[[], bool]) -> None:
+        while not is_enough():
+            self.step()
 
     def run(self, limit: int = 10_000) -> int:
         steps = 0

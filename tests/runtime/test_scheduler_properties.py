@@ -40,6 +40,11 @@ def limits(draw: st.DrawFn) -> Limits:
         max_running=draw(st.integers(1, min(6, step_tokens))),
         max_context=draw(st.sampled_from([30, 1000])),
         prefix_cache=draw(st.booleans()),
+        policy=draw(st.sampled_from(["fcfs", "cache-aware"])),
+        aging_steps=draw(st.sampled_from([0, 2, 20])),
+        prefill_share=draw(st.sampled_from([0.0, 0.3, 1.0, 1.0])),
+        itl_target_s=draw(st.sampled_from([None, None, 0.5, 1.2])),
+        batch_wait_s=draw(st.sampled_from([0.0, 0.0, 3.0])),
     )
 
 
@@ -74,15 +79,33 @@ class Serving(RuleBasedStateMachine):
         max_new=st.integers(1, 12),
         stops=st.sets(st.integers(0, VOCAB - 1), max_size=1),
         namespace=st.sampled_from(["", "", "salt"]),
+        priority=st.sampled_from([0, 0, -5, 7]),
+        uses_cache=st.sampled_from([True, True, True, False]),
     )
-    def add(self, prompt: list[int], max_new: int, stops: set[int], namespace: str) -> None:
+    def add(
+        self,
+        prompt: list[int],
+        max_new: int,
+        stops: set[int],
+        namespace: str,
+        priority: int,
+        uses_cache: bool,
+    ) -> None:
         id = f"r{len(self.expected)}"
         total = len(prompt) + max_new
         if len(prompt) >= self.bench.limits.max_context or total > self.bench.limits.max_total:
             with pytest.raises(RequestError, match=f"request {id}: expected"):
                 self.bench.add(id, prompt, max_new)
             return
-        request = self.bench.add(id, prompt, max_new, stop_ids=stops, namespace=namespace)
+        request = self.bench.add(
+            id,
+            prompt,
+            max_new,
+            stop_ids=stops,
+            namespace=namespace,
+            priority=priority,
+            uses_cache=uses_cache,
+        )
         tokens = self.fake.expected_tokens(prompt, max_new, VOCAB)
         hits = [place for place, token in enumerate(tokens) if token in stops]
         self.expected[id] = tokens[: hits[0] + 1] if hits else tokens
@@ -90,6 +113,7 @@ class Serving(RuleBasedStateMachine):
         self.requests[id] = request
         unfinished = [r for i, r in self.requests.items() if i not in self.bench.reasons]
         self.deadlines[id] = self.steps + self.bench.limits.progress_bound(unfinished)
+        assert request.bound_step == self.deadlines[id]
 
     @rule(count=st.integers(1, 8))
     def step(self, count: int) -> None:
@@ -113,7 +137,7 @@ class Serving(RuleBasedStateMachine):
     @rule()
     def plan_and_drop(self) -> None:
         """The device failed: nothing has happened."""
-        self.bench.scheduler.schedule()
+        self.bench.scheduler.schedule(self.bench.now)
         self.bench.check()
 
     @rule()
@@ -134,6 +158,8 @@ class Serving(RuleBasedStateMachine):
     def everyone_makes_progress(self) -> None:
         for id, deadline in self.deadlines.items() if hasattr(self, "bench") else ():
             assert id in self.bench.reasons or self.steps <= deadline
+        if hasattr(self, "bench"):
+            assert not self.bench.scheduler.overdue()
 
     def teardown(self) -> None:
         if hasattr(self, "bench"):
