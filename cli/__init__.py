@@ -16,6 +16,7 @@ from ..errors import SglkError
 COMMANDS = {
     "compile": "compile a model into an artifact",
     "run": "answer one prompt, or chat",
+    "serve": "answer over HTTP, by OpenAI's API",
     "show": "print an artifact's forms as text",
     "opt": "run passes on a graph in text form",
     "verify": "check an artifact's hashes and run its self-test",

@@ -1,0 +1,1 @@
+"""An artifact behind OpenAI's HTTP API. Needs the extra ``sglk[serve]``; loads no compiler."""

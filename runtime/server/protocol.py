@@ -1,0 +1,92 @@
+"""uvicorn's HTTP protocol with limits on what a client may do before there is a request.
+
+A connection that sends nothing, or its headers too slowly or without end, is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """Made by `limited_protocol`, which sets the limits."""
+
+    max_header_bytes = 64 * 2**10
+    read_timeout = 30.0
+    on_timeout: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_bytes = 0
+        self._is_in_head = True
+        self._deadline: asyncio.TimerHandle | None = None
+        self._running: RequestResponseCycle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # Small pieces leave at once; the loop keeps at most this much per client.
+        transport.set_write_buffer_limits(high=64 * 2**10)
+        self._deadline = self.loop.call_later(self.read_timeout, self._too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_deadline()
+        self.pipeline.clear()
+        running = self._running
+        super().connection_lost(exc)
+        if running is not None and not running.response_complete:  # also if others are behind it
+            running.disconnected = True
+            running.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._is_in_head and self._head_bytes > self.max_header_bytes:
+            self.send_400_response(f"expected at most {self.max_header_bytes} bytes of headers")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head = True
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.read_timeout, self._too_slow)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head, self._head_bytes = False, 0
+        self._stop_deadline()
+        self.scope["extensions"] = {"sglk": {"abort": self.transport.abort}}
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._is_in_head = True
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        if not self.transport.is_closing():
+            self.on_timeout()
+            self.transport.abort()
+
+
+def limited_protocol(
+    max_header_bytes: int, read_timeout: float, on_timeout: Callable[[], None]
+) -> type[LimitedProtocol]:
+    """A protocol class with these limits."""
+    limits = {
+        "max_header_bytes": max_header_bytes,
+        "read_timeout": read_timeout,
+        "on_timeout": staticmethod(on_timeout),
+    }
+    return type("LimitedProtocol", (LimitedProtocol,), limits)
