@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from ...errors import ArtifactError
+from .page_in import prefer_huge_pages, start_reading
 from .schema import shorten
 from .zip_layout import (
     ALIGNMENT,
@@ -89,7 +90,9 @@ def map_file(path: Path) -> memoryview:
         size = os.fstat(file.fileno()).st_size
         if size == 0:
             return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+        region = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        prefer_huge_pages(region)
+        return memoryview(region)
 
 
 def _read_ahead(path: Path) -> None:
@@ -120,7 +123,8 @@ class ZipContainer:
 
     def prefetch(self) -> None:
         """Ask the system to read everything ahead, without waiting for it."""
-        _read_ahead(self.path)
+        if start_reading(self._map) is None:
+            _read_ahead(self.path)
 
     def close(self) -> None:
         """Give up the file; views that are still in use keep their memory alive."""

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ...errors import ArtifactError
 from .container import DIGEST_FILE, MANIFEST, check_member_name, make_comment
+from .page_in import drop_from_cache
 from .zip_layout import Member, central_entry, data_offset_for, end_records, local_header
 
 if TYPE_CHECKING:
@@ -213,6 +214,7 @@ class _ZipForm:
         _write_all(self._path, self._file, memoryview(directory + end))
         self._file.truncate()
         os.fsync(self._file.fileno())
+        drop_from_cache(self._file.fileno())
         self._give_name()
         self._file.close()
         self._temporary.replace(self._path)
@@ -265,6 +267,7 @@ class _FolderForm:
                 _write_all(self._path, file, view)
             with _failures(self._path):
                 os.fsync(file.fileno())
+            drop_from_cache(file.fileno())
             return file.tell()
 
     def finish(self, comment: bytes) -> None:
