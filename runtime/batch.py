@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from ..targets.device import StepBatch
 from .request import Request
 
+_UNKNOWN = 0
+"""No request's `pages_stamp`."""
+
 
 class Chunk(NamedTuple):
     """Tokens ``start..end-1`` of a request, computed in one step."""
@@ -32,11 +35,6 @@ class Chunk(NamedTuple):
     def num_tokens(self) -> int:
         return self.end - self.start
 
-    @property
-    def is_newest(self) -> bool:
-        """Whether this is the newest token alone, as in decoding."""
-        return self.is_last and self.end - self.start == 1
-
 
 @dataclass(slots=True)
 class Plan:
@@ -44,6 +42,8 @@ class Plan:
 
     chunks: list[Chunk] = field(default_factory=list)
     """Decoding requests first (one token each, the newest), then prefills."""
+    num_decoding: int = 0
+    """How many of `chunks` decode."""
     preempted: list[Request] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
     """Requests that start, or start again after a preemption, with this step."""
@@ -52,7 +52,7 @@ class Plan:
 
     @property
     def num_tokens(self) -> int:
-        return sum(chunk.num_tokens for chunk in self.chunks)
+        return sum([chunk.end - chunk.start for chunk in self.chunks])
 
     @property
     def sampled(self) -> list[Request]:
@@ -63,10 +63,11 @@ class Plan:
 class BatchBuffers:
     """The arrays of a step, allocated once; `fill` returns views of them.
 
+    >>> from .page_pool import Page
     >>> buffers = BatchBuffers(page_size=4, max_tokens=8, max_seqs=2)
     >>> request = Request("r", [7, 8, 9], max_new=1)
-    >>> request.page_row = np.array([5], np.int32)
-    >>> buffers.fill([Chunk(request, 1, 3, True)]).slots
+    >>> request.add_pages([Page(5, 0)])
+    >>> buffers.fill(Plan([Chunk(request, 1, 3, True)])).slots
     array([21, 22], dtype=int32)
     """
 
@@ -78,44 +79,49 @@ class BatchBuffers:
         self._query_start = np.zeros(max_seqs + 1, dtype=np.int32)
         self._seq_lens = np.zeros(max_seqs, dtype=np.int32)
         self._logit_rows = np.zeros(max_seqs, dtype=np.int32)
-        self._page_table = np.zeros(max_seqs, dtype=np.int32)
+        self._table_memory = np.zeros(max_seqs, dtype=np.int32)
+        self._table = self._table_memory[:0].reshape(0, 0)
+        self._stamps: list[int] = []  # of the pages that the rows of the table hold
         self._counting = np.arange(max_tokens, dtype=np.int32)
 
-    def fill(self, chunks: Sequence[Chunk]) -> StepBatch:
+    def fill(self, plan: Plan) -> StepBatch:
         """The step's arrays for these chunks, in their order; valid until the next call."""
+        chunks, num_decoding = plan.chunks, plan.num_decoding
         seqs = len(chunks)
-        table = self._fill_table(chunks)
-        num_decoding = next((at for at, chunk in enumerate(chunks) if not chunk.is_newest), seqs)
+        self._fill_table(chunks, num_decoding)
         self._fill_decoding(chunks[:num_decoding])
         self._query_start[:num_decoding] = self._counting[:num_decoding]
-        at = num_decoding
+        self._logit_rows[:num_decoding] = self._counting[:num_decoding]
+        at = rows = num_decoding
         for seq in range(num_decoding, seqs):
             self._query_start[seq] = at
             self._fill_prefill(chunks[seq], at)
             at += chunks[seq].num_tokens
+            if chunks[seq].is_last:
+                self._logit_rows[rows] = at - 1
+                rows += 1
         self._query_start[seqs] = at
         self._seq_lens[:seqs] = [chunk.end for chunk in chunks]
-        wanted = [seq + 1 for seq, chunk in enumerate(chunks) if chunk.is_last]
-        self._logit_rows[: len(wanted)] = self._query_start[wanted] - 1
         return StepBatch(
             token_ids=self._token_ids[:at],
             positions=self._positions[:at],
             slots=self._slots[:at],
             query_start=self._query_start[: seqs + 1],
             seq_lens=self._seq_lens[:seqs],
-            page_table=table,
-            logit_rows=self._logit_rows[: len(wanted)],
+            page_table=self._table,
+            logit_rows=self._logit_rows[:rows],
         )
 
     def _fill_decoding(self, chunks: Sequence[Chunk]) -> None:
         """One token each, from plain numbers: much faster than an array access per request."""
         size, count = self._page_size, len(chunks)
+        if not count:
+            return
+        positions = self._positions[:count]
+        positions[:] = [chunk.start for chunk in chunks]
         self._token_ids[:count] = [chunk.request.last_token for chunk in chunks]
-        self._positions[:count] = [chunk.start for chunk in chunks]
-        self._slots[:count] = [
-            chunk.request.pages[chunk.start // size].number * size + chunk.start % size
-            for chunk in chunks
-        ]
+        pages = self._table[self._counting[:count], positions // size]
+        self._slots[:count] = pages * size + positions % size
 
     def _fill_prefill(self, chunk: Chunk, at: int) -> None:
         request, part = chunk.request, slice(at, at + chunk.num_tokens)
@@ -125,17 +131,29 @@ class BatchBuffers:
         pages = request.page_row[positions // self._page_size]
         self._slots[part] = pages * self._page_size + positions % self._page_size
 
-    def _fill_table(self, chunks: Sequence[Chunk]) -> NDArray[np.int32]:
-        size = self._page_size
-        used = [-(-chunk.end // size) for chunk in chunks]
-        table = self._table(len(chunks), max(used))
-        table.fill(0)
-        for row, chunk, count in zip(table, chunks, used, strict=True):
-            row[:count] = chunk.request.page_row[:count]
-        return table
+    def _fill_table(self, chunks: Sequence[Chunk], num_decoding: int) -> None:
+        """A row for each chunk; a decoding row with the same pages as in the last step stays.
 
-    def _table(self, seqs: int, pages: int) -> NDArray[np.int32]:
-        """A contiguous [seqs, pages] view; the buffer doubles when contexts outgrow it."""
-        if seqs * pages > len(self._page_table):
-            self._page_table = np.zeros(2 * seqs * pages, dtype=np.int32)
-        return self._page_table[: seqs * pages].reshape(seqs, pages)
+        A decoding request has pages for exactly its tokens, one that prefills may have more.
+        """
+        stamps = [chunk.request.pages_stamp for chunk in chunks[:num_decoding]]
+        stamps += [_UNKNOWN] * (len(chunks) - num_decoding)
+        if stamps == self._stamps and num_decoding == len(chunks):
+            return
+        used = [-(-chunk.end // self._page_size) for chunk in chunks]
+        shape = (len(chunks), max(used))
+        if self._table.shape != shape:
+            self._table = self._shaped(*shape)
+            self._stamps = [_UNKNOWN] * len(chunks)
+        for row, (stamp, known) in enumerate(zip(stamps, self._stamps, strict=True)):
+            if stamp != known or stamp == _UNKNOWN:
+                count = used[row]
+                self._table[row, :count] = chunks[row].request.page_row[:count]
+                self._table[row, count:] = 0
+        self._stamps = stamps
+
+    def _shaped(self, seqs: int, pages: int) -> NDArray[np.int32]:
+        """A contiguous [seqs, pages] view; the memory doubles when contexts outgrow it."""
+        if seqs * pages > len(self._table_memory):
+            self._table_memory = np.zeros(2 * seqs * pages, dtype=np.int32)
+        return self._table_memory[: seqs * pages].reshape(seqs, pages)

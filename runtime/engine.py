@@ -204,6 +204,7 @@ class Engine:
             self._end(rows[row], "error", now, str(error))
         for live, logprob in zip(rows, sampled.logprobs, strict=True):
             live.logprob = logprob
+        self._num_generated += len(rows) - len(sampled.failures)
         events = self.scheduler.commit(plan, sampled.token_ids)
         self._ready += [self._output(event, now) for event in events]
         self._record(plan, started, off_device - on_device)
@@ -213,7 +214,7 @@ class Engine:
             started,
             self.clock() - started,
             device_seconds,
-            StepLoad.of(plan.chunks),
+            StepLoad.of(plan),
             len(self.scheduler.running),
             len(self.scheduler.waiting),
             len(plan.preempted),
@@ -229,8 +230,10 @@ class Engine:
         request, token, reason = event
         live = self._live[request.id]
         live.row.append(token)
-        self._num_generated += 1
-        error = None
+        timing, error = live.timing, None
+        timing.last_token = now
+        if timing.first_token is None:
+            timing.first_token = now
         if reason is None and live.row.mask is not None:
             reason, error = self._advance_mask(live.row.mask, token)
         text = ""
@@ -241,10 +244,6 @@ class Engine:
                 reason = "stop"
             if reason is not None:
                 text += live.text.finish()
-        timing = live.timing
-        timing.last_token = now
-        if timing.first_token is None:
-            timing.first_token = now
         if reason is not None:
             self.scheduler.finish(request.id, reason)
             del self._live[request.id]

@@ -66,7 +66,7 @@ class Executor:
 
     def run(self, plan: Plan) -> NDArray[np.float32]:
         """Logits of ``plan.sampled``, in its order; a view until the next run."""
-        batch = self._buffers.fill(plan.chunks)
+        batch = self._buffers.fill(plan)
         logits = self.executable.step(batch)
         expected = (len(batch.logit_rows), self.executable.vocab_size)
         if logits.shape != expected:

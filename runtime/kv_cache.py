@@ -59,9 +59,10 @@ class KVCache:
         request.add_pages([*cached, *fresh])
         return True
 
-    def needs_page(self, request: Request) -> bool:
-        """Whether the newest token of a running request has no slot yet."""
-        return request.num_tokens > len(request.pages) * self.page_size
+    def short_of_pages(self, requests: Iterable[Request]) -> list[Request]:
+        """Running requests whose newest token has no slot yet."""
+        size = self.page_size
+        return [r for r in requests if r.num_tokens > len(r.pages) * size]
 
     def grow(self, request: Request) -> bool:
         """Make sure that the next token of a running request has a slot; False: no page is left."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ MAX_STOP_CHARS = 1024
 MAX_LOGPROBS = 100
 MAX_SEED = 2**64
 MAX_PRIORITY = 100
+_stamps = itertools.count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +153,7 @@ class Request:
         "finish_reason", "id",
         "last_token", "max_total", "namespace", "node", "num_cached", "num_computed", "num_matched",
         "num_preemptions", "num_prompt", "num_published", "num_tokens", "page_row", "pages",
-        "priority", "status", "stop_ids", "uses_cache",
+        "pages_stamp", "priority", "status", "stop_ids", "uses_cache",
     )  # fmt: skip
 
     def __init__(
@@ -192,6 +194,8 @@ class Request:
         """Prompt tokens that the cache knew then, those of a last partial page included."""
         self.num_preemptions = 0
         self.pages: list[Page] = []
+        self.pages_stamp = next(_stamps)
+        """A number that no other list of pages has, of this request or another."""
         self.page_row = np.zeros(0, dtype=np.int32)
         self.num_published = 0
         self.node: Node | None = None
@@ -225,16 +229,21 @@ class Request:
             grown[:start] = self.page_row[:start]
             self.page_row = grown
         self.pages.extend(pages)
+        self.pages_stamp = next(_stamps)
         self.page_row[start:end] = [page.number for page in pages]
 
     def replace_pages(self, start: int, pages: Sequence[Page]) -> None:
         """Point to the radix tree's copies instead of our own."""
+        if self.pages[start : start + len(pages)] == pages:
+            return
         self.pages[start : start + len(pages)] = pages
+        self.pages_stamp = next(_stamps)
         self.page_row[start : start + len(pages)] = [page.number for page in pages]
 
     def drop_pages(self) -> None:
         """Forget every page: nothing is computed any more."""
         self.pages = []
+        self.pages_stamp = next(_stamps)
         self.num_computed = self.num_published = 0
         self.node = None
 

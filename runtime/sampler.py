@@ -98,6 +98,8 @@ class RowState:
         self.bias = np.array(list(params.logit_bias.values()), dtype=np.float32)
         self.position = len(prompt)
         self.mask = mask
+        self.wants_logprobs = params.logprobs is not None
+        self.num_logprobs = params.logprobs or 0
         self._end_ids = np.array(sorted(end_ids), dtype=np.int64)
         self._may_end_at = self.position + params.min_tokens
         self.changes_logits = self.is_plain = False
@@ -140,10 +142,9 @@ def sample(logits: Floats, states: Sequence[RowState], argmax: Argmax | None = N
         for row, token in zip(plain, best, strict=True):
             found.token_ids[row] = token
         _sample_others(logits, states, found)
-    for row, state in enumerate(states):
-        if state.params.logprobs is not None and row not in found.failures:
-            token = found.token_ids[row]
-            found.logprobs[row] = token_logprob(logits[row], token, state.params.logprobs)
+    for row, top in [(row, s.num_logprobs) for row, s in enumerate(states) if s.wants_logprobs]:
+        if row not in found.failures:
+            found.logprobs[row] = token_logprob(logits[row], found.token_ids[row], top)
     return found
 
 

@@ -81,12 +81,14 @@ class Scheduler:
         plan = Plan()
         self._start_oldest(plan)
         self._find_pages(plan)
-        prefills = [request for request in self.running.values() if request.num_remaining > 1]
-        plan.chunks = [
-            Chunk.next(request, 1)
-            for request in self.running.values()
-            if request.num_remaining == 1
-        ]
+        prefills: list[Request] = []
+        for request in self.running.values():
+            computed, known = request.num_computed, request.num_tokens
+            if known - computed == 1:
+                plan.chunks.append(Chunk(request, computed, known, True))
+            else:
+                prefills.append(request)
+        plan.num_decoding = len(plan.chunks)
         budget = prefill_budget(self.limits, plan.chunks, self.fit.model)
         for request in sorted(prefills, key=self._rank):
             if budget:
@@ -99,17 +101,18 @@ class Scheduler:
     def commit(self, plan: Plan, sampled: Sequence[int]) -> list[Event]:
         """Record a finished step; requests that ended since it was planned are left alone."""
         self.num_steps += 1
+        size = self.kv.page_size
         events: list[Event] = []
         tokens = iter(sampled)
-        for chunk in plan.chunks:
-            request = chunk.request
-            token = next(tokens) if chunk.is_last else None
+        for request, start, end, is_last in plan.chunks:
+            token = next(tokens) if is_last else None
             if request.status is not Status.RUNNING:
                 continue
-            if request.num_computed != chunk.start:
+            if request.num_computed != start:
                 raise AssertionError(f"request {request.id}: committed a plan that is outdated")
-            request.num_computed = chunk.end
-            self.kv.publish(request)
+            request.num_computed = end
+            if end // size != start // size:
+                self.kv.publish(request)
             if token is not None:
                 events.append(self._advance(request, token))
         return events
@@ -195,7 +198,7 @@ class Scheduler:
 
     def _find_pages(self, plan: Plan) -> None:
         """A slot for each running request's newest token, by rank; who finds none waits."""
-        short = [request for request in self.running.values() if self.kv.needs_page(request)]
+        short = self.kv.short_of_pages(self.running.values())
         for request in sorted(short, key=self._rank):
             self._queue_again(make_room(request, self.running, self.kv, self._rank), plan)
 

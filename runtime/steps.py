@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TextIO
 
 from ..errors import SglkError
-from .batch import Chunk
+from .batch import Plan
 
 
 class StepLoad(NamedTuple):
@@ -27,23 +27,21 @@ class StepLoad(NamedTuple):
     """Tokens that each prefill token attends to, summed over prefill tokens."""
 
     @classmethod
-    def of(cls, chunks: Sequence[Chunk]) -> StepLoad:
+    def of(cls, plan: Plan) -> StepLoad:
         """The load of a plan.
 
+        >>> from .batch import Chunk
         >>> from .request import Request
-        >>> StepLoad.of([Chunk(Request("r", [1, 2, 3], 4), 1, 3, True)])
+        >>> StepLoad.of(Plan([Chunk(Request("r", [1, 2, 3], 4), 1, 3, True)]))
         StepLoad(prefill_tokens=2, decode_rows=0, logit_rows=1, decode_context=0, prefill_pairs=5)
         """
-        tokens = rows = context = pairs = ends = 0
-        for _, start, end, is_last in chunks:
-            count = end - start
-            if is_last and count == 1:
-                rows += 1
-                context += end
-            else:
-                tokens += count
-                pairs += count * (start + 1 + end) // 2
-                ends += is_last
+        rows = plan.num_decoding
+        context = sum([chunk.end for chunk in plan.chunks[:rows]])
+        tokens = pairs = ends = 0
+        for _, start, end, is_last in plan.chunks[rows:]:
+            tokens += end - start
+            pairs += (end - start) * (start + 1 + end) // 2
+            ends += is_last
         return cls(tokens, rows, rows + ends, context, pairs)
 
 

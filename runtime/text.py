@@ -42,6 +42,7 @@ class Vocabulary:
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
         self._to_bytes, self.num_stripped = _bytes_rule(backend)
         self._bytes: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
 
     def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
         """A fresh one for one answer."""
@@ -59,6 +60,15 @@ class Vocabulary:
             self._bytes[token_id] = found
         return found
 
+    def token_text(self, token_id: int) -> str | None:
+        """The text of a token between whole characters; None if it cuts one, or is malformed."""
+        if token_id not in self._texts:
+            try:
+                self._texts[token_id] = self.token_bytes(token_id).decode()
+            except UnicodeDecodeError:
+                self._texts[token_id] = None
+        return self._texts[token_id]
+
 
 class ByteDetokenizer:
     """For byte-level and byte-fallback vocabularies: tokens are bytes, bytes are UTF-8."""
@@ -68,11 +78,19 @@ class ByteDetokenizer:
         self._skipped = skipped
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._to_strip = vocabulary.num_stripped
+        self._is_whole = not self._to_strip
+        """Whether the text so far ends with a whole character, and nothing is left to strip."""
 
     def push(self, token_id: int) -> str:
         if token_id in self._skipped:
             return ""
-        return self._stripped(self._utf8.decode(self._vocabulary.token_bytes(token_id)))
+        if self._is_whole:
+            text = self._vocabulary.token_text(token_id)
+            if text is not None:
+                return text
+        text = self._stripped(self._utf8.decode(self._vocabulary.token_bytes(token_id)))
+        self._is_whole = not self._to_strip and not self._utf8.getstate()[0]
+        return text
 
     def flush(self) -> str:
         return self._stripped(self._utf8.decode(b"", final=True))
@@ -130,12 +148,15 @@ class StopMatcher:
         self._stops = sorted(stops, key=len, reverse=True)
         self._longest = len(self._stops[0]) if self._stops else 0
         self._held = ""
+        self._firsts = frozenset(stop[0] for stop in stops)
         self.stopped = False
 
     def push(self, text: str) -> str:
         """The part of the text that is decided."""
-        if not self._stops or not text or self.stopped:
-            return "" if self.stopped else text
+        if self.stopped:
+            return ""
+        if not self._held and self._firsts.isdisjoint(text):
+            return text  # no stop string begins here
         text = self._held + text
         found = [(at + len(s), at) for s in self._stops if (at := text.find(s)) >= 0]
         if found:

@@ -154,7 +154,7 @@ class Bench:
             plan = self.scheduler.schedule(self.now)
         assert bool(plan.chunks) == self.scheduler.has_work
         self.check()
-        load = StepLoad.of(plan.chunks)
+        load = StepLoad.of(plan)
         seconds = 1 + load.prefill_tokens / 64
         self.prefilled.append(load.prefill_tokens)
         self.now += seconds
