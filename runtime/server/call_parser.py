@@ -11,7 +11,7 @@ import re
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from .call_format import CallFormat
 
@@ -40,7 +40,7 @@ class Call:
 class CallParser:
     """Feed it text; it gives content and calls.
 
-    >>> form = CallFormat('<call>{"name": "', '", "arguments": ', '}</call>', None)
+    >>> form = CallFormat('<call>{"name": "', '", "arguments": ', "}</call>", None)
     >>> parser = CallParser(form, {"f"})
     >>> parser.push("Well. <ca"), parser.push('ll>{"name": "f", "arguments": {"x": 1}}</call>')[0]
     (('Well. ', []), '')
@@ -49,10 +49,12 @@ class CallParser:
     def __init__(self, form: CallFormat, names: Collection[str]) -> None:
         self._form, self._names = form, frozenset(names)
         self._trigger, self._end = form.trigger, form.end
+        self._joint = "" if form.is_object else (form.joint or "").strip()
         self._held = ""
-        self._is_in_call = False
+        self._state: Literal["text", "call", "joined", "after"] = "text"
         self._is_at_start = True
-        self._named = None if form.is_object else _named_pattern(form)
+        self._has_called = False
+        self._first, self._next = (None, None) if form.is_object else _patterns(form)
 
     def push(self, text: str) -> tuple[str, list[Call]]:
         """Content and calls that this text completes."""
@@ -67,93 +69,100 @@ class CallParser:
         content: list[str] = []
         calls: list[Call] = []
         while self._held:
-            if not self._is_in_call:
-                content.append(self._text_until_call(is_last))
-                if not self._is_in_call:
-                    break
-            found = self._next_call(is_last)
-            if found is None:
-                break
-            call, plain = found
-            content.append(plain)
-            if call is not None:
-                calls.append(call)
+            before = (self._held, self._state)
+            if self._state == "text":
+                content.append(self._text(is_last))
+            elif self._state == "after":
+                self._after(is_last)
+            else:
+                plain, call = self._call(is_last)
+                content.append(plain)
+                calls += [call] if call is not None else []
+            if before == (self._held, self._state):
+                break  # more text has to come
         return "".join(content), calls
 
-    def _text_until_call(self, is_last: bool) -> str:
-        """Content up to the next call; a tail that may begin one is held back."""
+    def _text(self, is_last: bool) -> str:
+        """Content up to the next call; an end that may begin one is held back."""
         if not self._trigger:
             return self._bare(is_last)
         at = self._held.find(self._trigger)
         if at >= 0:
-            text, self._held = self._held[:at], self._held[at:]
-            self._is_in_call = True
-            return text
+            text, self._held, self._state = self._held[:at], self._held[at:], "call"
+            return "" if self._has_called and not text.strip() else text
         keep = 0 if is_last else _overlap(self._held, self._trigger)
         cut = len(self._held) - keep
-        text, self._held = self._held[:cut], self._held[cut:]
+        text = self._held[:cut]
+        if self._has_called and not text.strip():  # blanks between calls are no content
+            if is_last:
+                self._held = ""
+            return ""
+        self._held, self._has_called = self._held[cut:], False
         return text
 
     def _bare(self, is_last: bool) -> str:
         """Without a mark a call is an answer that begins with a JSON object."""
         stripped = self._held.lstrip(_SPACE)
         if self._is_at_start and stripped.startswith("{"):
-            self._is_in_call = True
+            self._state = "call"
             return ""
         if self._is_at_start and not stripped and not is_last:
             return ""
         self._is_at_start = False
         text, self._held = self._held, ""
+        return "" if self._has_called and not text.strip() else text
+
+    def _call(self, is_last: bool) -> tuple[str, Call | None]:
+        """Read a call, or give back the text that turned out to be none."""
+        read = self._read_object() if self._first is None else self._read_named()
+        if read is None:
+            is_open = not is_last and len(self._held) < _MAX_CALL_CHARS and self._may_be_call()
+            return ("", None) if is_open else (self._give_up(max(1, len(self._trigger))), None)
+        name, arguments, end = read
+        if name not in self._names:
+            return self._give_up(end), None
+        self._held, self._state = self._held[end:], "after"
+        self._is_at_start, self._has_called = False, True
+        return "", Call(name, arguments)
+
+    def _give_up(self, end: int) -> str:
+        """It was no call: its first part is content, the rest is looked at again."""
+        text, self._held = self._held[:end], self._held[end:]
+        self._state, self._is_at_start, self._has_called = "text", False, False
         return text
 
-    def _next_call(self, is_last: bool) -> tuple[Call | None, str] | None:
-        """A call (or the text that turned out to be none); None when more text has to come."""
-        read = self._read_call()
-        if read is None:
-            if not is_last and len(self._held) < _MAX_CALL_CHARS and self._may_be_call():
-                return None
-            return self._give_up()
-        name, arguments, after = read
-        if name not in self._names:
-            return self._give_up(after)
-        rest = self._held[after:].lstrip(_SPACE)
-        if not is_last and len(rest) < len(self._end) and self._end.startswith(rest):
-            return None  # the end mark is still coming
-        self._held = self._after(rest)
-        return Call(name, arguments), ""
-
-    def _after(self, rest: str) -> str:
-        """What follows a call: the end mark goes; a comma keeps us among calls."""
-        self._is_at_start = False
-        if self._end and rest.startswith(self._end):
-            rest = rest[len(self._end) :]
-            self._is_in_call = False
-            return rest.lstrip(_SPACE) if rest.lstrip(_SPACE).startswith(self._trigger) else rest
-        following = rest.lstrip(f"{_SPACE},;")
-        self._is_in_call = following.startswith("{") and self._form.is_object
-        return following if self._is_in_call or not following else rest
-
-    def _give_up(self, end: int | None = None) -> tuple[None, str]:
-        """It was no call: its first part is content, the rest is looked at again."""
-        end = max(1, len(self._trigger)) if end is None else end
-        text, self._held = self._held[:end], self._held[end:]
-        self._is_in_call = self._is_at_start = False
-        return None, text
+    def _after(self, is_last: bool) -> None:
+        """What follows a call: the mark of its end, the next call, or text."""
+        rest = self._held.lstrip(f"{_SPACE},;" if self._form.is_object else _SPACE)
+        marks = [mark for mark in (self._joint, self._end) if mark]
+        for mark in marks:
+            if rest.startswith(mark):
+                self._held = rest[len(mark) :]
+                self._state = "joined" if mark == self._joint else "text"
+                return
+        if not rest or any(mark.startswith(rest) for mark in marks):
+            self._held = "" if is_last else self._held
+            return
+        if self._form.is_object and rest.startswith("{"):
+            self._held, self._state = rest, "call"
+            return
+        self._state = "text"
 
     def _may_be_call(self) -> bool:
-        """Whether what follows the mark can still become a call."""
-        rest = self._held.removeprefix(self._trigger).lstrip(f"{_SPACE}[")
-        return self._named is not None or not rest or rest.startswith("{")
+        """Whether what is held can still become a call."""
+        if self._first is not None:
+            return True
+        rest = self._held.lstrip(_SPACE).removeprefix(self._trigger).lstrip(f"{_SPACE}[")
+        return not rest or rest.startswith("{")
 
-    def _read_call(self) -> tuple[str, str, int] | None:
-        """(name, arguments, where it ends), if it is all there."""
-        if self._named is not None:
-            return self._read_named(self._named)
-        start = self._held.find("{", len(self._trigger) if self._has_trigger() else 0)
+    def _read_object(self) -> tuple[str, str, int] | None:
+        """(name, arguments, where it ends) of ``{"name": ..., "arguments": ...}``, if all there."""
+        mark = self._trigger if self._held.startswith(self._trigger) else ""
+        start = self._held.find("{", len(mark))
         if start < 0 or "}" not in self._held:
             return None
-        between = self._held[:start].removeprefix(self._trigger)
-        decoded = _decode(self._held, start) if not between.strip(f"{_SPACE}[,") else None
+        between = self._held[len(mark) : start]
+        decoded = None if between.strip(f"{_SPACE}[") else _decode(self._held, start)
         if decoded is None:
             return None
         value, end = decoded
@@ -161,24 +170,14 @@ class CallParser:
         arguments = value.get(self._form.argument_key, value.get("arguments", {}))
         return (name if isinstance(name, str) else ""), _as_text(arguments), end
 
-    def _read_named(self, pattern: re.Pattern[str]) -> tuple[str, str, int] | None:
-        found = pattern.match(self._held)
+    def _read_named(self) -> tuple[str, str, int] | None:
+        """The same where the name stands outside of the JSON."""
+        pattern = self._next if self._state == "joined" else self._first
+        found = pattern.match(self._held) if pattern is not None else None
         decoded = _decode(self._held, found.end()) if found is not None else None
         if found is None or decoded is None:
             return None
-        end = decoded[1]
-        closing = self._form.closing.strip()
-        rest = self._held[end:].lstrip(_SPACE)
-        joint = (self._form.joint or "").strip()
-        if joint and rest.startswith(joint):
-            # The next call follows with no mark of its own: give it one.
-            self._held = (
-                f"{self._held[:end]}{closing}{self._form.opening.strip()}{rest[len(joint) :]}"
-            )
-        return found[1].strip(), _as_text(decoded[0]), end
-
-    def _has_trigger(self) -> bool:
-        return bool(self._trigger) and self._held.startswith(self._trigger)
+        return found[1].strip(), _as_text(decoded[0]), decoded[1]
 
 
 def _decode(text: str, start: int) -> tuple[dict[str, Any], int] | None:
@@ -204,10 +203,11 @@ def _overlap(text: str, mark: str) -> int:
     return 0
 
 
-def _named_pattern(form: CallFormat) -> re.Pattern[str]:
-    """``opening NAME middle``, blank where the template has blanks."""
+def _patterns(form: CallFormat) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """The first call up to its arguments, and one after a joint; blanks may differ."""
     opening, middle = (
         r"\s*".join(re.escape(word) for word in part.split())
         for part in (form.opening, form.middle)
     )
-    return re.compile(rf"{opening}\s*([\w.-]+?)\s*{middle}\s*(?=\{{)", re.DOTALL)
+    name = rf"\s*([\w.-]+?)\s*{middle}\s*(?=\{{)"
+    return re.compile(opening + name), re.compile(name)

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...errors import RequestError
 from ..answer import Output
 from ..request import SamplingParams
 from ..sampler import TokenLogprob
 from ..token_mask import TokenMask
-from .problem import Problem
+from .problem import Problem, as_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,4 +164,6 @@ def fault_of(answer: Answer) -> Problem:
             code="timeout",
             reason="timeout",
         )
-    return Problem(answer.error or "request: the answer failed", status=500, code="answer_failed")
+    # What the engine ends alone is the request's own fault: a grammar that led nowhere.
+    error = RequestError(answer.error or "request: the answer could not go on")
+    return as_problem(error, "prompt")

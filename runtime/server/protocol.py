@@ -6,10 +6,13 @@ A connection that sends nothing, or its headers too slowly or without end, is cl
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+_BUFFER_BYTES = 64 * 2**10
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -28,8 +31,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # Small pieces leave at once; the loop keeps at most this much per client.
-        transport.set_write_buffer_limits(high=64 * 2**10)
+        # What a client does not read waits here and in the kernel, and no more than this.
+        transport.set_write_buffer_limits(high=_BUFFER_BYTES)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _BUFFER_BYTES)
         self._deadline = self.loop.call_later(self.read_timeout, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -82,8 +82,23 @@ class Server:
             raise self.error
         self.url = self._running.url
         self.http = httpx2.Client(base_url=self.url, timeout=60)
-        while self.http.get("/health/ready").json()["detail"] == "starting":
+        self.openai = openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused-key", max_retries=0)
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        """Raises what ended the server if it does not come up."""
+        try:
+            while self.http.get("/health/ready").status_code != 200:
+                if self.service.phase == "failed":
+                    break
+            else:
+                return
+        except httpx2.TransportError:
             pass
+        self._thread.join(30)
+        self._close_clients()
+        assert self.error is not None
+        raise self.error
 
     @property
     def _running(self) -> Running:
@@ -97,10 +112,6 @@ class Server:
     @property
     def engine(self) -> Engine:
         return self.llm.engine
-
-    @property
-    def openai(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused-key", max_retries=0)
 
     def post(self, path: str, body: Any, **more: Any) -> httpx2.Response:
         return self.http.post(path, json=body, **more)
@@ -148,9 +159,13 @@ class Server:
             self.begin_stop()
             self._thread.join(30)
         assert not self._thread.is_alive()
-        self.http.close()
+        self._close_clients()
         assert self.status is not None
         return self.status
+
+    def _close_clients(self) -> None:
+        self.http.close()
+        self.openai.close()
 
     def _run(self) -> None:
         settings, more = self._args
@@ -197,7 +212,7 @@ def build_server(fake: SimpleNamespace, serve_tokenizer: Tokenizer) -> Callable[
         admin_keys: Any = (), log_folder: str | None = None, **settings: Any,
     ) -> Server:  # fmt: skip
         chosen = {"page_size": 4, "num_pages": 2000, "max_step_tokens": 64, "max_running": 32}
-        bounds = Limits(**{**chosen, "max_context": 4096, **(limits or {})})  # type: ignore[arg-type]
+        bounds = Limits(**{**chosen, "max_context": 4096, **(limits or {})})
         vocab = serve_tokenizer.backend.get_vocab_size()
         device = Held(
             fake.HashDevice(bounds.num_pages, bounds.page_size, bounds.max_step_tokens, vocab)
@@ -206,7 +221,7 @@ def build_server(fake: SimpleNamespace, serve_tokenizer: Tokenizer) -> Callable[
             Executor(device, bounds),
             bounds,
             serve_tokenizer,
-            serve_tokenizer.config,  # type: ignore[arg-type]
+            serve_tokenizer.config,
         )
         template_ = ChatTemplate(template, serve_tokenizer.special_tokens)
         llm = LLM(engine, chat_template=template_)
