@@ -54,7 +54,7 @@ class CallParser:
         self._state: Literal["text", "call", "joined", "after"] = "text"
         self._is_at_start = True
         self._has_called = False
-        self._first, self._next = (None, None) if form.is_object else _patterns(form)
+        self._patterns = None if form.is_object else _patterns(form)
 
     def push(self, text: str) -> tuple[str, list[Call]]:
         """Content and calls that this text completes."""
@@ -114,7 +114,7 @@ class CallParser:
 
     def _call(self, is_last: bool) -> tuple[str, Call | None]:
         """Read a call, or give back the text that turned out to be none."""
-        read = self._read_object() if self._first is None else self._read_named()
+        read = self._read_object() if self._patterns is None else self._read_named()
         if read is None:
             is_open = not is_last and len(self._held) < _MAX_CALL_CHARS and self._may_be_call()
             return ("", None) if is_open else (self._give_up(max(1, len(self._trigger))), None)
@@ -150,7 +150,7 @@ class CallParser:
 
     def _may_be_call(self) -> bool:
         """Whether what is held can still become a call."""
-        if self._first is not None:
+        if self._patterns is not None:
             return True
         rest = self._held.lstrip(_SPACE).removeprefix(self._trigger).lstrip(f"{_SPACE}[")
         return not rest or rest.startswith("{")
@@ -172,8 +172,9 @@ class CallParser:
 
     def _read_named(self) -> tuple[str, str, int] | None:
         """The same where the name stands outside of the JSON."""
-        pattern = self._next if self._state == "joined" else self._first
-        found = pattern.match(self._held) if pattern is not None else None
+        if self._patterns is None:
+            return None
+        found = self._patterns[self._state == "joined"].match(self._held)
         decoded = _decode(self._held, found.end()) if found is not None else None
         if found is None or decoded is None:
             return None
