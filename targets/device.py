@@ -77,6 +77,31 @@ class HasArgmax(Protocol):
         """
 
 
+SAMPLED_ROW = np.dtype(
+    [
+        ("row", np.int32), ("top_k", np.int32), ("temperature", np.float32),
+        ("lowest", np.float32), ("top_p", np.float64), ("uniform", np.float64),
+    ]
+)  # fmt: skip
+"""How a row of logits becomes a token: its number; top_k (0: off) and top_p (1: off); temperature,
+above 0; `lowest`, the log of min_p (-inf: off); and the number in [0, 1) that decides."""
+
+
+@runtime_checkable
+class HasSample(Protocol):
+    """An `Executable` may offer this too: random ids without the host reading the logits."""
+
+    can_sample: bool
+
+    def sample(self, rows: NDArray[np.void]) -> Int32s:
+        """A token for each `SAMPLED_ROW` [R] of the last step's logits, by the runtime's rules.
+
+        Equal to the runtime's own sampler but where a cut or the draw falls within a rounding of a
+        boundary. A row with NaN, or whose largest is not finite, gives -1. The result may be a view
+        that is valid until the next call.
+        """
+
+
 class Device(Protocol):
     """A chip of this machine."""
 

@@ -55,7 +55,15 @@ def test_player_needs_no_cpp_runtime(tmp_path: Path, compiler: str) -> None:
         pytest.skip(f"needs {compiler}")
     link = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti"]
     link += ["-Wall", "-Wextra", "-Wconversion", "-Werror", "-nodefaultlibs", "-Wl,-z,defs"]
-    link += [str(NATIVE / "player.cpp"), "-lc", "-lpthread", "-lgcc", "-o", str(tmp_path / "a.so")]
+    link += [
+        str(NATIVE / "player.cpp"),
+        "-lc",
+        "-lm",
+        "-lpthread",
+        "-lgcc",
+        "-o",
+        str(tmp_path / "a.so"),
+    ]
     result = subprocess.run(link, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 

@@ -16,11 +16,11 @@ from ...artifact import Artifact
 from ...device import Int32s, StepBatch
 from ...dim_code import parse
 from .bound_program import Array, BoundProgram, CallTime
-from .greedy import Greedy
 from .library import Library
 from .memory import Memory
 from .plan_code import PlanCode
 from .plan_file import plan_of
+from .row_sampler import RowSampler
 from .step_inputs import ValueChecker, check_shapes, check_step_program
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,8 @@ class CpuExecutable:
                 check_step_program(plan, self.page_size)
         self._reserve_arena(plans, _size(artifact, "model", "context_length"))
         self._logits = np.zeros((0, self.vocab_size), np.float32)
-        self._greedy = Greedy(library)
+        self._rows = RowSampler(library)
+        self.can_sample = self._rows.can_sample
         self._checker = ValueChecker(library, self.page_size, num_pages, self.vocab_size)
 
     def __enter__(self) -> Self:
@@ -101,7 +102,12 @@ class CpuExecutable:
     def argmax(self, rows: Int32s) -> Int32s:
         """The id of the largest logit in each of these rows of the last step; see `HasArgmax`."""
         self._program(STEP)
-        return self._greedy.choose(self._pool, self._logits, rows)
+        return self._rows.argmax(self._pool, self._logits, rows)
+
+    def sample(self, rows: NDArray[np.void]) -> Int32s:
+        """A token for each `SAMPLED_ROW` of the last step; see `HasSample`."""
+        self._program(STEP)
+        return self._rows.sample(self._pool, self._logits, rows)
 
     def run(self, entry: str, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run an entry that is no decoder step on arrays by name; returns its outputs by name."""

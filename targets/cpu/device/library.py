@@ -50,7 +50,7 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "sglk_plan_run": (_INT, [_POINTER, _POINTER, ctypes.POINTER(Step)]),
     "sglk_find_outside": (_INT, [_POINTER, _INT, ctypes.c_int32, ctypes.c_int32]),
 }
-_ARGMAX: list[Any] = [_POINTER, _POINTER, _INT, _POINTER, _INT, _POINTER]
+_ROWS: list[Any] = [_POINTER, _POINTER, _INT, _POINTER, _INT, _POINTER]
 
 
 class Library:
@@ -101,17 +101,22 @@ class Library:
             function.restype, function.argtypes = result, arguments  # type: ignore[assignment]
         self.plan_run = self._library.sglk_plan_run
         self.find_outside = self._library.sglk_find_outside
-        self.argmax: Callable[..., None] | None = None
-        if hasattr(self._library, "sglk_argmax"):  # libraries of the first release lack it
-            function = self._library.sglk_argmax
-            function.restype, function.argtypes = None, _ARGMAX
-            self.argmax = function
+        self.argmax = self._rows_function("sglk_argmax")
+        self.sample = self._rows_function("sglk_sample")
         version = self._library.sglk_plan_version()
         if version != PLAN_VERSION:
             raise ArtifactError(
                 f"{self.where}: expected launch plan version {PLAN_VERSION}, got {version}"
                 " (compile the model again with this sglk)"
             )
+
+    def _rows_function(self, name: str) -> Callable[..., None] | None:
+        """Tokens of rows of logits; libraries of the first release lack these."""
+        if not hasattr(self._library, name):
+            return None
+        function = self._library[name]
+        function.restype, function.argtypes = None, _ROWS
+        return function
 
     def _function(self, name: str) -> ctypes._NamedFuncPointer:
         try:

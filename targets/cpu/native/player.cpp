@@ -1,8 +1,8 @@
-// The C ABI of player.h over plan.h (reading), resolve.h (checking), pool.h (running) and argmax.h.
+// The C ABI of player.h over plan.h (reading), resolve.h (checking), pool.h (running), and the rows of
+// logits in argmax.h and sample.h.
 #include "player.h"
 
-#include "argmax.h"
-#include "pool.h"
+#include "sample.h"
 
 int64_t sglk_plan_version(void) { return SGLK_PLAN_VERSION; }
 
@@ -90,18 +90,28 @@ int64_t sglk_find_outside(const int32_t* values, int64_t count, int32_t low, int
   return -1;
 }
 
-void sglk_argmax(void* handle, const float* logits, int64_t vocab, const int32_t* rows,
-                 int64_t count, int32_t* ids) {
-  Pool& pool = *static_cast<Pool*>(handle);
-  int64_t args[] = {int64_t(logits), vocab, int64_t(rows), int64_t(ids)};
+// One program per row, unless another step holds the threads or they are not worth waking.
+static void run_rows(Pool& pool, sglk_kernel kernel, const int64_t* args, int64_t count) {
   int32_t grid[] = {int32_t(count), 1, 1};
   bool is_ours = pool.owner == getpid() && !__atomic_test_and_set(&pool.busy, __ATOMIC_ACQUIRE);
-  if (!is_ours || count < 2) {  // waking other threads costs more than a row
-    argmax_rows(args, grid, 0, count);
+  if (!is_ours || count < 2) {
+    kernel(args, grid, 0, count);
   } else {
-    Work work = {argmax_rows, args, count, {grid[0], 1, 1, 0}};
+    Work work = {kernel, args, count, {grid[0], 1, 1, 0}};
     Stage stage = {&work, 1, true};
     run_step(pool, &stage, 1, nullptr);
   }
   if (is_ours) __atomic_clear(&pool.busy, __ATOMIC_RELEASE);
+}
+
+void sglk_argmax(void* pool, const float* logits, int64_t vocab, const int32_t* rows,
+                 int64_t count, int32_t* ids) {
+  int64_t args[] = {int64_t(logits), vocab, int64_t(rows), int64_t(ids)};
+  run_rows(*static_cast<Pool*>(pool), argmax_rows, args, count);
+}
+
+void sglk_sample(void* pool, const float* logits, int64_t vocab, const sglk_row* rows,
+                 int64_t count, int32_t* ids) {
+  int64_t args[] = {int64_t(logits), vocab, int64_t(rows), int64_t(ids)};
+  run_rows(*static_cast<Pool*>(pool), sample_rows, args, count);
 }

@@ -54,3 +54,15 @@ SGLK_EXPORT int64_t sglk_find_outside(const int32_t* values, int64_t count, int3
 // The id of the largest of `count` rows of logits [*, vocab], -1 for a row with no finite largest.
 SGLK_EXPORT void sglk_argmax(void* pool, const float* logits, int64_t vocab, const int32_t* rows,
                              int64_t count, int32_t* ids);
+
+typedef struct {  // how one row of logits becomes a token; top_k 0, top_p 1 and lowest -inf: off
+  int32_t row, top_k;
+  float temperature;
+  float lowest;  // log(min_p): the lowest (logit - largest) / temperature that may be drawn
+  double top_p;
+  double uniform;  // in [0, 1)
+} sglk_row;
+
+// A token for each of `count` rows of logits [*, vocab], -1 for a row with no finite largest.
+SGLK_EXPORT void sglk_sample(void* pool, const float* logits, int64_t vocab, const sglk_row* rows,
+                             int64_t count, int32_t* ids);
