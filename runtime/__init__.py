@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from .answer import Output
     from .engine import Engine
     from .forward import ForwardModel, load_forward
-    from .llm import LLM, Generation, Stream, load
+    from .llm import LLM, Generation, Stream
+    from .loading import load
     from .request import SamplingParams
 
 _HOMES = {
@@ -23,7 +24,7 @@ _HOMES = {
     "SamplingParams": ".request",
     "Stream": ".llm",
     "ForwardModel": ".forward",
-    "load": ".llm",
+    "load": ".loading",
     "load_forward": ".forward",
 }
 __all__ = [

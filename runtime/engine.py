@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from ..errors import RequestError
 from .admission import Limits
 from .answer import Live, Output, Timing
+from .audit import CacheAudit
 from .batch import Plan
 from .deadlines import Deadlines
 from .executor import Executor
@@ -74,6 +75,7 @@ class Engine:
         config: GenerationConfig | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        audit: CacheAudit | None = None,
     ) -> None:
         self.limits = limits
         self.scheduler = Scheduler(limits)
@@ -84,6 +86,9 @@ class Engine:
         self.last_step: StepRecord | None = None
         self.wait_until: float | None = None
         """Set by a step that computed nothing: when to step again unless a request arrives."""
+        self.step_started: float | None = None
+        """Since when a step is running; None between steps. Other threads may read it."""
+        self._audit = audit
         self._config = config or GenerationConfig()
         self._executor = executor
         self.executable = executor.executable
@@ -154,7 +159,13 @@ class Engine:
 
     def step(self) -> list[Output]:
         """Run one step of whatever is due; at most one output per request."""
-        started = self.clock()
+        started = self.step_started = self.clock()
+        try:
+            return self._step(started)
+        finally:
+            self.step_started = None
+
+    def _step(self, started: float) -> list[Output]:
         for live in self._deadlines.passed(started):
             self._end(live, "timeout", started)
         self._deadlines.prune(len(self._live))
@@ -174,6 +185,10 @@ class Engine:
             self._note_end(live, "abort", self.clock())
         return self.scheduler.abort(request_id)
 
+    def flush_cache(self) -> int:
+        """Forget every cached prefix; how many pages are free now that were not."""
+        return self.scheduler.kv.flush()
+
     def stats(self) -> Stats:
         """Numbers for logs and metrics."""
         return dataclasses.replace(
@@ -182,6 +197,8 @@ class Engine:
             device_seconds=self._device_seconds,
             generated_tokens=self._num_generated,
             finished=dict(self._finished),
+            num_audits=self._audit.num_audits if self._audit else 0,
+            num_audit_mismatches=self._audit.num_mismatches if self._audit else 0,
         )
 
     def close(self) -> None:
@@ -200,6 +217,8 @@ class Engine:
         now = self.clock()
         for request in plan.admitted:
             self._live[request.id].timing.started = started
+        if self._audit is not None:
+            self._audit_rows(self._audit, plan, logits, now)
         for row, error in sampled.failures.items():
             self._end(rows[row], "error", now, str(error))
         for live, logprob in zip(rows, sampled.logprobs, strict=True):
@@ -208,6 +227,22 @@ class Engine:
         events = self.scheduler.commit(plan, sampled.token_ids)
         self._ready += [self._output(event, now) for event in events]
         self._record(plan, started, off_device - on_device)
+
+    def _audit_rows(
+        self, audit: CacheAudit, plan: Plan, logits: NDArray[np.float32], now: float
+    ) -> None:
+        """Compare the copies that are done; make copies of requests that got their first token."""
+        ended = [chunk.request for chunk in plan.chunks[plan.num_decoding :] if chunk.is_last]
+        for row, request in enumerate(ended, start=plan.num_decoding):
+            if audit.is_copy(request):
+                audit.compare(request, logits[row])
+                self.scheduler.finish(request.id, "stop")
+                del self._live[request.id]
+            elif audit.wants(request):
+                copy = audit.remember(request, logits[row])
+                self.scheduler.add(copy, now)
+                state = RowState(SamplingParams(), copy.tokens)
+                self._live[copy.id] = Live(copy, state, None, Timing(now))
 
     def _record(self, plan: Plan, started: float, device_seconds: float) -> None:
         record = StepRecord(

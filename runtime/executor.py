@@ -37,6 +37,10 @@ class LoadOptions:
     """Longest sequence; None: what the model was made for."""
     prefix_cache: bool = True
     """Reuse the keys and values of prefixes that earlier prompts share."""
+    audit_cache: float = 0.0
+    """Share of the prefix cache's hits that are computed again without it and compared."""
+    audit_tolerance: float = 0.0
+    """Difference of logits, relative to the largest, that an audit lets pass."""
     num_threads: int | None = None
     """Worker threads of a CPU; None: as many as the process may use."""
     policy: Policy = "fcfs"

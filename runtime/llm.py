@@ -1,17 +1,13 @@
-"""`load` an artifact, then `LLM.generate`: the door for programs. Requests share steps."""
+"""`LLM.generate`: the door for programs. Requests share steps."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import itertools
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,16 +18,8 @@ from ..targets.artifact import Artifact
 from .answer import Output
 from .chat import ChatTemplate, Message
 from .engine import Engine, Ids, as_ids
-from .executor import Executor, LoadOptions, context_length, limits_of, open_executable
 from .request import FinishReason, SamplingParams
 from .sampler import TokenLogprob
-from .tokenizer import GenerationConfig, Tokenizer
-
-TOKENIZER, TEMPLATE, GENERATION = (
-    "tokenizer/tokenizer.json",
-    "tokenizer/chat_template.jinja",
-    "tokenizer/generation.json",
-)
 
 
 @dataclass
@@ -293,13 +281,14 @@ class LLM:
             if all(each.is_done for each in wanted):
                 return
             outputs = self.engine.step()
-            if self.engine.wait_until is not None:  # others may join the batch until then
-                time.sleep(max(0.0, self.engine.wait_until - self.engine.clock()))
+            until = self.engine.wait_until
             now = time.perf_counter()
             for output in outputs:
                 self._pending[output.request_id].add(output, now)
                 if output.finish_reason is not None:
                     del self._pending[output.request_id]
+        if until is not None:  # without the lock: others may join the batch meanwhile
+            time.sleep(max(0.0, until - self.engine.clock()))
 
     def _abort(self, pending: Sequence[_Pending]) -> None:
         with self._lock:
@@ -308,71 +297,6 @@ class LLM:
                     self.engine.abort(each.id)
                     self._pending.pop(each.id, None)
                     each.end("abort")
-
-
-def load(path: str | Path, device: str | None = None, **options: Any) -> LLM:
-    """Load an artifact onto a device (default: the one it was compiled for).
-
-    Options are the fields of `LoadOptions`: ``kv_memory`` bytes, ``max_step_tokens``,
-    ``max_running``, ``max_context``, ``prefix_cache``, ``num_threads``, ``policy`` and its values.
-    """
-    chosen = LoadOptions(**options)
-    with _no_collections():
-        artifact = Artifact.open(path)
-        try:
-            if "step" not in artifact.entries:
-                what = f"got the entries {', '.join(artifact.entries)} (use sglk.load_forward)"
-                raise RequestError(f"{path}: expected a decoder, {what}")
-            return _bind(artifact, device, chosen)
-        except BaseException:
-            artifact.close()
-            raise
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Loading makes thousands of objects that stay: looking for garbage would double its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _bind(artifact: Artifact, device: str | None, options: LoadOptions) -> LLM:
-    config = _generation_config(artifact)
-    # Reading a vocabulary takes about as long as placing a small model: do both at once.
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        text_side = pool.submit(_text_side, artifact, config)
-        executable = open_executable(artifact, device, options)
-    try:
-        tokenizer, template = text_side.result()
-        limits = limits_of(executable, context_length(artifact, options), options)
-    except BaseException:
-        executable.close()
-        raise
-    engine = Engine(Executor(executable, limits), limits, tokenizer, config)
-    return LLM(engine, chat_template=template, defaults=config.defaults, artifact=artifact)
-
-
-def _generation_config(artifact: Artifact) -> GenerationConfig:
-    if GENERATION not in artifact.names:
-        return GenerationConfig()
-    return GenerationConfig.parse(artifact.read(GENERATION))
-
-
-def _text_side(
-    artifact: Artifact, config: GenerationConfig
-) -> tuple[Tokenizer | None, ChatTemplate | None]:
-    if TOKENIZER not in artifact.names:
-        return None, None
-    tokenizer = Tokenizer.parse(artifact.read(TOKENIZER), config)
-    if TEMPLATE not in artifact.names:
-        return tokenizer, None
-    source = artifact.read(TEMPLATE).decode("utf-8", "replace")
-    return tokenizer, ChatTemplate(source, tokenizer.special_tokens)
 
 
 def _sampling(params: SamplingParams | None, sampling: Mapping[str, Any]) -> SamplingParams:

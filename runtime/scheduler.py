@@ -264,7 +264,7 @@ class Scheduler:
         self.running[request.id] = request
         request.status = Status.RUNNING
         plan.admitted.append(request)
-        if not request.num_preemptions:
+        if not request.num_preemptions and request.uses_cache:
             self._prompt_tokens += request.num_prompt
             self._cached_tokens += request.num_cached
             self._matched_tokens += request.num_matched

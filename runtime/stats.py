@@ -38,6 +38,10 @@ class Stats:
     device_seconds: float = 0.0
     finished: Mapping[str, int] = field(default_factory=dict)
     """Requests that ended, by reason."""
+    num_audits: int = 0
+    """Prefix-cache hits that were computed again without the cache."""
+    num_audit_mismatches: int = 0
+    """Those of them that gave other logits."""
 
     @property
     def utilisation(self) -> float:
