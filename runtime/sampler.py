@@ -7,6 +7,7 @@ id. Reported log-probabilities are those of the model, before any of this.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DeviceError, RequestError
+from ..targets.device import SAMPLED_ROW
 from .philox import UniformStream
 from .request import SamplingParams
 from .token_mask import MaskedRow, forbid
@@ -22,7 +24,10 @@ from .truncation import choose, top_ids
 Floats = NDArray[np.float32]
 Argmax = Callable[[NDArray[np.int32]], NDArray[np.int32]]
 """`sglk.targets.device.HasArgmax.argmax`."""
+Draw = Callable[[NDArray[np.void]], NDArray[np.int32]]
+"""`sglk.targets.device.HasSample.sample`."""
 NO_TOKEN = -1
+_MOST_TOP_K = 2**31 - 1
 MIN_TEMPERATURE = 1e-5
 """Below it, dividing by the temperature overflows f32 while the choice is greedy already."""
 
@@ -118,6 +123,14 @@ class RowState:
         if self.position == self._may_end_at:
             self._update()
 
+    def as_sampled_row(self, row: int) -> tuple[int, int, float, float, float, float]:
+        """A `SAMPLED_ROW`: what the device needs to draw the next token."""
+        params = self.params
+        heat = max(params.temperature, MIN_TEMPERATURE)
+        lowest = math.log(params.min_p) if params.min_p else -math.inf
+        top_k = min(params.top_k, _MOST_TOP_K)
+        return row, top_k, heat, lowest, params.top_p, self.uniforms.at(self.position)
+
     def _update(self) -> None:
         """``changes_logits``: not the raw logits decide; ``is_plain``: their maximum does."""
         self.changes_logits = (
@@ -126,8 +139,13 @@ class RowState:
         self.is_plain = self.params.is_greedy and not self.changes_logits
 
 
-def sample(logits: Floats, states: Sequence[RowState], argmax: Argmax | None = None) -> Sampled:
-    """Choose one token per row of ``logits`` [L, V]; ``argmax`` is the device's, if it has one.
+def sample(
+    logits: Floats,
+    states: Sequence[RowState],
+    argmax: Argmax | None = None,
+    draw: Draw | None = None,
+) -> Sampled:
+    """Choose one token per row of ``logits`` [L, V]; ``argmax`` and ``draw`` are the device's.
 
     >>> logits = np.array([[0.0, 3.0, 3.0], [5.0, 1.0, 2.0]], np.float32)
     >>> sample(logits, [RowState(SamplingParams(), [0]), RowState(SamplingParams(), [0])]).token_ids
@@ -141,7 +159,7 @@ def sample(logits: Floats, states: Sequence[RowState], argmax: Argmax | None = N
         found = Sampled([NO_TOKEN] * len(states), [None] * len(states))
         for row, token in zip(plain, best, strict=True):
             found.token_ids[row] = token
-        _sample_others(logits, states, found)
+        _sample_others(logits, states, found, draw)
     for row, top in [(row, s.num_logprobs) for row, s in enumerate(states) if s.wants_logprobs]:
         if row not in found.failures:
             found.logprobs[row] = token_logprob(logits[row], found.token_ids[row], top)
@@ -169,17 +187,37 @@ def _best_ids(logits: Floats, rows: list[int], argmax: Argmax | None) -> list[in
     return ids
 
 
-def _sample_others(logits: Floats, states: Sequence[RowState], found: Sampled) -> None:
+def _sample_others(
+    logits: Floats, states: Sequence[RowState], found: Sampled, draw: Draw | None
+) -> None:
     """Every row that is not decided by its raw logits alone."""
-    for row, state in enumerate(states):
-        if state.is_plain:
-            continue
+    rows = [row for row, state in enumerate(states) if not state.is_plain]
+    if draw is not None:
+        # Which rows the device draws depends on their own requests alone, never on their company.
+        drawn = [row for row in rows if not states[row].changes_logits]
+        for row, token in zip(drawn, _drawn_ids(logits, states, drawn, draw), strict=True):
+            found.token_ids[row] = token
+        rows = [row for row in rows if states[row].changes_logits]
+    for row in rows:
         if not np.isfinite(logits[row].max()):
             _refuse(logits, row)
         try:
-            found.token_ids[row] = _sample_row(logits[row], state)
+            found.token_ids[row] = _sample_row(logits[row], states[row])
         except RequestError as error:
             found.failures[row] = error
+
+
+def _drawn_ids(
+    logits: Floats, states: Sequence[RowState], rows: list[int], draw: Draw
+) -> list[int]:
+    """Tokens that the device draws for these rows."""
+    if not rows:
+        return []
+    ids = draw(np.array([states[row].as_sampled_row(row) for row in rows], SAMPLED_ROW))
+    if ids.min() < 0:
+        _refuse(logits, rows[int(ids.argmin())])
+    tokens: list[int] = ids.tolist()
+    return tokens
 
 
 def _refuse(logits: Floats, row: int) -> None:

@@ -77,13 +77,7 @@ def test_rows_that_the_step_has_not_are_refused(choose: Chooser) -> None:
 
 
 def _sampled_rows(states: list[RowState]) -> NDArray[np.void]:
-    rows = np.zeros(len(states), SAMPLED_ROW)
-    for row, state in enumerate(states):
-        params = state.params
-        lowest = np.log(params.min_p) if params.min_p else -np.inf
-        uniform = state.uniforms.at(state.position)
-        rows[row] = (row, params.top_k, params.temperature, lowest, params.top_p, uniform)
-    return rows
+    return np.array([s.as_sampled_row(row) for row, s in enumerate(states)], SAMPLED_ROW)
 
 
 def _states(rng: np.random.Generator, count: int) -> list[RowState]:

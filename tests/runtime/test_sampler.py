@@ -213,5 +213,28 @@ def test_logits_that_are_no_numbers_are_the_devices_fault(bad: float) -> None:
         sample(logits, states)
 
 
+def test_the_device_draws_what_the_raw_logits_decide() -> None:
+    """Rows with penalties stay here; the others go in one call, and -1 is the device's fault."""
+    logits, calls = rows(4, 30), []
+
+    def draw(asked: NDArray[np.void]) -> NDArray[np.int32]:
+        calls.append(asked.tolist())
+        return np.array([7, -1 if len(calls) > 1 else 8], np.int32)
+
+    states = [
+        RowState(SamplingParams(temperature=0.5, top_k=4, min_p=0.5), [0, 1], seed=3),
+        RowState(SamplingParams(), [0]),
+        RowState(SamplingParams(temperature=1.0, presence_penalty=1.0), [0], seed=3),
+        RowState(SamplingParams(temperature=2.0, top_p=0.5), [0], seed=4),
+    ]
+    without = sample(logits, states).token_ids
+    assert sample(logits, states, draw=draw).token_ids == [7, without[1], without[2], 8]
+    (first, second) = calls[0]
+    assert first == (0, 4, 0.5, np.float32(np.log(0.5)), 1.0, UniformStream(3, 0).at(2))
+    assert second == (3, 0, 2.0, -np.inf, 0.5, UniformStream(4, 0).at(1))
+    with pytest.raises(DeviceError, match="in row 3"):
+        sample(logits, states, draw=draw)
+
+
 def test_no_rows_are_no_tokens() -> None:
     assert sample(np.zeros((0, 10), dtype=np.float32), []).token_ids == []
