@@ -213,7 +213,8 @@ class Engine:
         logits = self._executor.run(plan)
         off_device = self.clock()
         rows = [self._live[request.id] for request in plan.sampled]
-        sampled = sample(logits, [live.row for live in rows], self._executor.argmax)
+        states = [live.row for live in rows]
+        sampled = sample(logits, states, self._executor.argmax, self._executor.draw)
         now = self.clock()
         for request in plan.admitted:
             self._live[request.id].timing.started = started

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from ..errors import DeviceError, SglkError
 from ..targets.artifact import Artifact
-from ..targets.device import Device, Executable, HasArgmax
+from ..targets.device import Device, Executable, HasArgmax, HasSample
 from ..targets.registry import open_device
 from .admission import Limits, Policy
 from .batch import BatchBuffers, Plan
+from .sampler import Draw
 
 _COUNTS = ("kv_memory", "max_step_tokens", "max_running", "max_context", "num_threads")
 DEFAULT_KV_TOKENS = 8192
@@ -66,6 +67,10 @@ class Executor:
         self.executable = executable
         self.argmax = executable.argmax if isinstance(executable, HasArgmax) else None
         """The device's own greedy choice for rows of the last run, if it offers one."""
+        self.draw: Draw | None = None
+        """The device's own random choice for them, if it offers one."""
+        if isinstance(executable, HasSample) and executable.can_sample:
+            self.draw = executable.sample
         self._buffers = BatchBuffers(limits.page_size, limits.max_step_tokens, limits.max_running)
 
     def run(self, plan: Plan) -> NDArray[np.float32]:
