@@ -22,6 +22,8 @@ POINTERS = {
 """Triton's pointer type for each plain dtype."""
 NUMBERS = {"i32": "i32", "i64": "i64", "f32": "fp32"}
 """Triton's type for each kind of number argument."""
+NATIVE = "native."
+"""What the function of a kernel that is no Triton function starts with."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Kernel:
     def key(self) -> str:
         """Hash of everything that decides the code, but for the source text of the function."""
         return hashlib.sha256(repr(self).encode()).hexdigest()
+
+    @property
+    def is_native(self) -> bool:
+        """Written by hand: ``native.NAME``, a C++ template of the target, not a Triton function."""
+        return self.function.startswith(NATIVE)
 
     @property
     def symbol(self) -> str:

@@ -21,7 +21,7 @@ from ..passes.choose_tiles import TileChoice
 from ..passes.plan_memory import Life, MemoryPlan, plan_memory
 from ..passes.select_rows import Selection
 from .artifact.program import Arg, Bucket, Buffer, Call, Program
-from .kernel import NUMBERS, POINTERS, Kernel, argument_names
+from .kernel import NATIVE, NUMBERS, POINTERS, Kernel, argument_names
 from .table import OperatorRow
 
 STEP = "step"
@@ -125,8 +125,34 @@ class Lowering:
         order = [name for name in argument_names(function) if name in present]
         if len(order) != len(present):
             raise LoweringError(f"{function}: no such arguments: {set(present) - set(order)}")
+        self._call(function, order, present, grid, {**constants, **absent}, tile)
+
+    def launch_native(
+        self,
+        name: str,
+        grid: tuple[Dim, Dim, Dim],
+        arguments: Mapping[str, Operand | None],
+        constants: Mapping[str, int | bool | float],
+        tile: TileChoice | None = None,
+    ) -> None:
+        """Call a kernel written by hand, with its arguments in the order given but for the absent.
+
+        ``constants`` are what the C++ template is made for.
+        """
+        present = {name: op for name, op in arguments.items() if op is not None}
+        self._call(f"{NATIVE}{name}", list(present), present, grid, constants, tile)
+
+    def _call(
+        self,
+        function: str,
+        order: list[str],
+        present: Mapping[str, Operand],
+        grid: tuple[Dim, Dim, Dim],
+        constants: Mapping[str, object],
+        tile: TileChoice | None,
+    ) -> None:
         signature = tuple((name, present[name].type) for name in order)
-        kernel = Kernel(function, signature, tuple(sorted({**constants, **absent}.items())))
+        kernel = Kernel(function, signature, tuple(sorted(constants.items())))
         self.kernels.setdefault(kernel.symbol, kernel)
         if tile is not None:
             self.tiles[kernel.symbol] = tile

@@ -16,7 +16,7 @@ import triton
 
 from ... import knobs
 from ...errors import LoweringError
-from ..kernel import Kernel
+from ..kernel import NATIVE, Kernel
 from ..kernels.ttir import to_ttir
 from ..tilec import CppKernel, KernelCache, build, isa_named, translate
 
@@ -43,7 +43,38 @@ def build_library(
     return build(sources, isa_named(isa), extra, kernel_cache, progress=compiled)
 
 
+def native_kernel(kernel: Kernel) -> CppKernel:
+    """The C++ that makes a hand-written template of ``native/kernels`` for one set of constants."""
+    name = kernel.function.removeprefix(NATIVE)
+    types = {bool: "bool", int: "int", float: "float"}
+    members = "".join(
+        f"  static constexpr {types[type(value)]} {key} = {_cpp(value)};\n"
+        for key, value in kernel.constants
+    )
+    source = (
+        f'#include "tilec.h"\n#include "{name}.h"\n'
+        f"namespace {{\nstruct Constants {{\n{members}}};\n}}  // namespace\n"
+        f'extern "C" void {kernel.symbol}(const int64_t* args, const int32_t* grid, '
+        f"int64_t begin, int64_t end) {{\n  {name}<Constants>(args, grid, begin, end);\n}}\n"
+    )
+    folder = Path(str(files(__package__) / "native" / "kernels"))
+    return CppKernel(kernel.symbol, source, tuple(kind for _, kind in kernel.signature), folder)
+
+
+def _cpp(value: object) -> str:
+    """A constant as C++ text.
+
+    >>> _cpp(True), _cpp(64), _cpp(0.5)
+    ('true', '64', '0.5f')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value!r}f" if isinstance(value, float) else repr(value)
+
+
 def _translate(kernel: Kernel, kernel_cache: KernelCache) -> CppKernel:
+    if kernel.is_native:
+        return native_kernel(kernel)
     digest = hashlib.sha256(f"{kernel.key} {_sources_hash()} {triton.__version__}".encode())
     key = f"{digest.hexdigest()}.ttir"
     path = kernel_cache.find(key)

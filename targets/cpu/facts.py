@@ -20,7 +20,14 @@ GATED_ROWS = 64
 """Weights are packed in groups of 64 rows, and a group holds rows of one half only."""
 NOMINAL_CORES = 4
 NOMINAL_HZ = 2.5e9
-LANES = {"generic": 4, "aarch64": 4, "x86_64_v3": 8, "x86_64_v4": 16, "x86_64_v4_bf16": 16}
+LANES = {
+    "generic": 4,
+    "aarch64": 4,
+    "x86_64_v3": 8,
+    "x86_64_v4": 16,
+    "x86_64_v4_bf16": 16,
+    "x86_64_v4_amx": 16,
+}
 """f32 lanes of one vector register for each instruction set that kernels can be built for."""
 
 

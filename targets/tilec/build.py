@@ -91,10 +91,11 @@ def build(
     cache = cache or KernelCache()
     compiler = find_compiler()
     _refuse_twins(kernels)
-    units = [_unit(compiler, isa, k.symbol, k.source, ()) for k in kernels]
-    for path in extra_sources:
-        include = (f"-I{path.parent}",)
-        units.append(_unit(compiler, isa, path.name, path.read_text(), include, path.parent))
+    units = [_unit(compiler, isa, k.symbol, k.source, k.headers) for k in kernels]
+    units += [
+        _unit(compiler, isa, path.name, path.read_text(), path.parent, is_kernel=False)
+        for path in extra_sources
+    ]
     objects = _compile_all(compiler, units, cache, progress, workers or _cores())
     key = _hash(compiler.version, *compiler.link_flags(), *(unit.key for unit in units)) + ".so"
     library = cache.find(key)
@@ -119,16 +120,17 @@ def _unit(
     isa: Isa,
     name: str,
     source: str,
-    extra: tuple[str, ...],
-    folder: Path | None = None,
+    folder: Path | None,
+    is_kernel: bool = True,
 ) -> _Unit:
-    flags = (*compiler.compile_flags(isa), *extra)
+    """``folder`` has headers beside ours; a kernel starts with ``tilec.h``."""
+    flags = (*compiler.compile_flags(isa), *((f"-I{folder}",) if folder else ()))
     headers = [path.read_text() for path in sorted(INCLUDE.glob("*.h"))]
     if folder is not None:
         headers += [path.read_text() for path in sorted(folder.glob("*.h"))]
     portable = [flag for flag in flags if not flag.startswith("-I")]
     key = _hash(*compiler.command[-2:], compiler.version, *portable, *headers, source) + ".o"
-    return _Unit(name, source, flags, key, folder is None)
+    return _Unit(name, source, flags, key, is_kernel)
 
 
 def _hash(*parts: str) -> str:

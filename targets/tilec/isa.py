@@ -24,8 +24,10 @@ class Isa:
 _V3 = frozenset(("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"))
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
 _BF16 = _V4 | {"avx512_bf16", "avx512_vnni"}
+_AMX = _BF16 | {"amx_tile", "amx_bf16", "amx_int8"}
 _ZIG_ARM = ("-target", "aarch64-linux-gnu")
 _WIDE = "-mprefer-vector-width=512"
+_AMX_FLAGS = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 
 ISAS = {
     isa.name: isa
@@ -40,6 +42,13 @@ ISAS = {
             ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", _WIDE),
             ("-mcpu=x86_64_v4+avx512bf16+avx512vnni", _WIDE),
             _BF16,
+        ),
+        Isa(
+            "x86_64_v4_amx",
+            "x86_64",
+            ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni", *_AMX_FLAGS, _WIDE),
+            ("-mcpu=x86_64_v4+avx512bf16+avx512vnni+amx_tile+amx_bf16+amx_int8", _WIDE),
+            _AMX,
         ),
     )
 }
@@ -70,5 +79,5 @@ def isa_supported(name: str) -> bool:
 
 def native_isa() -> Isa:
     """The best ISA this machine runs."""
-    order = ("x86_64_v4_bf16", "x86_64_v4", "x86_64_v3", "aarch64", "generic")
+    order = ("x86_64_v4_amx", "x86_64_v4_bf16", "x86_64_v4", "x86_64_v3", "aarch64", "generic")
     return next(ISAS[name] for name in order if isa_supported(name))

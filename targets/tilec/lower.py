@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 from ...errors import LoweringError
 from . import control, dot, reduce, split
@@ -33,6 +34,8 @@ class CppKernel:
     source: str
     params: tuple[str, ...]
     """Types of the runtime arguments in order: ``!tt.ptr<f32>``, ``i32``, ``f32`` ..."""
+    headers: Path | None = None
+    """Folder of headers of its own, for a kernel that was written by hand."""
 
 
 def translate(ttir: str, symbol: str) -> CppKernel:

@@ -217,7 +217,7 @@ def test_without_memory_files_a_private_file_serves(
 
 def test_the_fastest_variant_that_runs_is_chosen(toy: Any, monkeypatch: Any) -> None:
     names = [variant.name for variant in VARIANTS]
-    assert SAPPHIRE.best == "x86_64_v4_bf16"
+    assert SAPPHIRE.best == "x86_64_v4_amx"
     assert HASWELL.best == "x86_64_v3"
     assert choose(HASWELL, names) == "x86_64_v3"
     assert choose(HASWELL, ["x86_64_v4", "generic"]) == "generic"

@@ -15,6 +15,7 @@ from pathlib import Path
 _V3 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"})
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _V4_BF16 = _V4 | {"avx512_bf16", "avx512_vnni"}
+_V4_AMX = _V4_BF16 | {"amx_tile", "amx_bf16", "amx_int8"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Variant:
 
 
 VARIANTS = (
+    Variant("x86_64_v4_amx", "x86_64", _V4_AMX),
     Variant("x86_64_v4_bf16", "x86_64", _V4_BF16),
     Variant("x86_64_v4", "x86_64", _V4),
     Variant("x86_64_v3", "x86_64", _V3),
