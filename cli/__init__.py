@@ -19,6 +19,7 @@ COMMANDS = {
     "serve": "answer over HTTP, by OpenAI's API",
     "show": "print an artifact's forms as text",
     "opt": "run passes on a graph in text form",
+    "plan": "print what fits into a memory budget",
     "verify": "check an artifact's hashes and run its self-test",
     "bench": "measure an artifact on this machine",
 }

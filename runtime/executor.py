@@ -17,9 +17,10 @@ from ..targets.device import Device, Executable, HasArgmax, HasSample
 from ..targets.registry import open_device
 from .admission import Limits, Policy
 from .batch import BatchBuffers, Plan
+from .capacity import plan_capacity
 from .sampler import Draw
 
-_COUNTS = ("kv_memory", "max_step_tokens", "max_running", "max_context", "num_threads")
+_COUNTS = ("kv_memory", "memory", "max_step_tokens", "max_running", "max_context", "num_threads")
 DEFAULT_KV_TOKENS = 8192
 """Tokens that the pages hold unless ``kv_memory`` says otherwise."""
 
@@ -30,6 +31,8 @@ class LoadOptions:
 
     kv_memory: int | None = None
     """Bytes for keys and values; None: enough for 8192 tokens."""
+    memory: int | None = None
+    """Bytes for everything instead: what `sglk plan` leaves for keys and values is taken."""
     max_step_tokens: int = 512
     """Token budget of a step: larger steps prefill faster, smaller ones delay decoding less."""
     max_running: int = 32
@@ -58,6 +61,8 @@ class LoadOptions:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SglkError(f"{name}: expected a whole number >= 1, got {value!r:.80}")
+        if self.kv_memory is not None and self.memory is not None:
+            raise SglkError("memory: expected either memory or kv_memory, got both")
 
 
 class Executor:
@@ -125,6 +130,14 @@ def limits_of(executable: Executable, context: int, options: LoadOptions) -> Lim
 
 def _num_pages(artifact: Artifact, device: Device, page_size: int, options: LoadOptions) -> int:
     """Pages for the budget, the reserved one included."""
+    if options.memory is not None:
+        return plan_capacity(
+            artifact,
+            memory=options.memory,
+            max_step_tokens=options.max_step_tokens,
+            max_running=options.max_running,
+            max_context=options.max_context,
+        ).num_pages
     if options.kv_memory is None:
         return 1 + -(-DEFAULT_KV_TOKENS // page_size)
     page_bytes = device.kv_bytes_per_page(artifact)

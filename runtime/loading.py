@@ -28,7 +28,7 @@ TOKENIZER, TEMPLATE, GENERATION = (
 def load(path: str | Path, device: str | None = None, **options: Any) -> LLM:
     """Load an artifact onto a device (default: the one it was compiled for).
 
-    Options are the fields of `LoadOptions`: ``kv_memory`` bytes, ``max_step_tokens``,
+    Options are the fields of `LoadOptions`: ``memory`` or ``kv_memory`` bytes, ``max_step_tokens``,
     ``max_running``, ``max_context``, ``num_threads``, ``prefix_cache`` with ``audit_cache``,
     ``policy`` and its values.
     """
