@@ -18,6 +18,8 @@ import threading
 import numpy as np
 
 _MADV_POPULATE_READ = 22  # since Linux 5.14; Python has no name for it
+_WORTH_A_THREAD = 8 << 20
+"""Bytes; less than this comes in about as fast as a thread starts."""
 _MEMORY_SHARE = 2
 """A file larger than the memory over this is left to come in as it is read."""
 
@@ -37,10 +39,10 @@ def drop_from_cache(descriptor: int) -> None:
 def start_reading(view: memoryview) -> threading.Thread | None:
     """Map all pages of a mapped file, reading what is missing, on a thread that nobody waits for.
 
-    None when the file is large for this machine, or empty.
+    None when the file is small, or large for this machine.
     """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if not len(view) or len(view) > memory // _MEMORY_SHARE:
+    if not _WORTH_A_THREAD <= len(view) <= memory // _MEMORY_SHARE:
         return None
     thread = threading.Thread(target=_populate, args=(view,), name="sglk-page-in", daemon=True)
     thread.start()
