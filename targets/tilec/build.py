@@ -170,6 +170,10 @@ def _compile_all(
     return [found[key] for key in wanted]
 
 
+_AGAIN = '#include_next "tilec.h"\n'
+"""What stands beside ``tilec.h.gch``: GCC takes the compiled form for the first include only."""
+
+
 def _precompiled_header(
     compiler: Compiler, missing: Sequence[_Unit], cache: KernelCache
 ) -> tuple[str, ...]:
@@ -179,16 +183,21 @@ def _precompiled_header(
         return ()
     flags = kernels[0].flags
     headers = [path.read_text() for path in sorted(INCLUDE.glob("*.h"))]
-    key = f"{_hash(*compiler.command, compiler.version, *flags, *headers)}.pch/tilec.h.gch"
-    path = cache.find(key)
+    folder = f"{_hash(*compiler.command, compiler.version, *flags, *headers, _AGAIN)}.pch"
+    path = cache.find(f"{folder}/tilec.h.gch")
     if path is None:
         source = str(INCLUDE / "tilec.h")
+        cache.put(f"{folder}/tilec.h", lambda to: _write(_AGAIN, to))
 
         def make(to: Path) -> None:
             compiler.run([*flags, "-x", "c++-header", source, "-o", str(to)], "tilec.h")
 
-        path = cache.put(key, make)
+        path = cache.put(f"{folder}/tilec.h.gch", make)
     return (f"-I{path.parent}",)
+
+
+def _write(text: str, to: Path) -> None:
+    to.write_text(text)
 
 
 def _compile(compiler: Compiler, unit: _Unit, cache: KernelCache, header: tuple[str, ...]) -> Path:
