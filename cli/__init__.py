@@ -20,6 +20,7 @@ COMMANDS = {
     "show": "print an artifact's forms as text",
     "opt": "run passes on a graph in text form",
     "plan": "print what fits into a memory budget",
+    "sim": "replay a trace of requests without a device",
     "verify": "check an artifact's hashes and run its self-test",
     "bench": "measure an artifact on this machine",
 }

@@ -15,6 +15,8 @@ from ..errors import RequestError, SglkError
 from ..targets.artifact import Artifact, Program
 from ..targets.dim_code import parse
 
+DEFAULT_KV_TOKENS = 8192
+"""Tokens that the pages hold unless a budget says otherwise."""
 HOST_BYTES = 160 * 2**20
 """Set aside for the interpreter, its packages, the tokenizer, requests and the server."""
 PAGE_HOST_BYTES = 768
@@ -31,7 +33,7 @@ class Capacity:
     """A memory budget and what it holds. All sizes in bytes.
 
     >>> plan = Capacity(memory=10_000, host=1000, weights=3000, intermediate=500, outputs=500,
-    ...                 states=0, page_bytes=500, page_size=4, num_pages=11, max_running=8,
+    ...                 states=0, page_bytes=500, page_size=4, num_pages=10, max_running=8,
     ...                 max_step_tokens=64, max_context=24)
     >>> plan.longest(3), plan.most(9), plan.free
     (12, 3, 0)
@@ -158,6 +160,26 @@ def plan_capacity(
         max_context=context,
         **parts,
     )
+
+
+def kv_pages(artifact: Artifact, kv_memory: int | None) -> int:
+    """Pages for so many bytes of keys and values (None: 8192 tokens), the reserved one included."""
+    page_size = int(cast(Mapping[str, Any], artifact.manifest["target"])["page_size"])
+    if kv_memory is None:
+        return 1 + -(-DEFAULT_KV_TOKENS // page_size)
+    program = artifact.program("step")
+    return pages_within(kv_memory, _state_bytes(program, 2) - _state_bytes(program, 1), page_size)
+
+
+def pages_within(kv_memory: int, page_bytes: int, page_size: int) -> int:
+    """Pages that a budget for keys and values holds, or `SglkError` if it is less than two."""
+    count = kv_memory // page_bytes
+    if count < 2:
+        raise SglkError(
+            f"kv_memory: expected at least {2 * page_bytes} bytes (2 pages of {page_size} tokens), "
+            f"got {kv_memory}"
+        )
+    return count
 
 
 def _weight_bytes(artifact: Artifact, program: Program) -> int:

@@ -17,12 +17,10 @@ from ..targets.device import Device, Executable, HasArgmax, HasSample
 from ..targets.registry import open_device
 from .admission import Limits, Policy
 from .batch import BatchBuffers, Plan
-from .capacity import plan_capacity
+from .capacity import DEFAULT_KV_TOKENS, pages_within, plan_capacity
 from .sampler import Draw
 
 _COUNTS = ("kv_memory", "memory", "max_step_tokens", "max_running", "max_context", "num_threads")
-DEFAULT_KV_TOKENS = 8192
-"""Tokens that the pages hold unless ``kv_memory`` says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +138,4 @@ def _num_pages(artifact: Artifact, device: Device, page_size: int, options: Load
         ).num_pages
     if options.kv_memory is None:
         return 1 + -(-DEFAULT_KV_TOKENS // page_size)
-    page_bytes = device.kv_bytes_per_page(artifact)
-    count = options.kv_memory // page_bytes
-    if count < 2:
-        raise SglkError(
-            f"kv_memory: expected at least {2 * page_bytes} bytes (2 pages of {page_size} tokens), "
-            f"got {options.kv_memory}"
-        )
-    return count
+    return pages_within(options.kv_memory, device.kv_bytes_per_page(artifact), page_size)
