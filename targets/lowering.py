@@ -14,9 +14,10 @@ import sympy
 
 from ..errors import LoweringError
 from ..ir.dim import Dim, as_dim, dim, dim_text, prod, substitute, symbols_of
-from ..ir.dtype import DType
+from ..ir.dtype import F32, DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.target import Target
+from ..ir.types import TensorType
 from ..passes.choose_tiles import TileChoice
 from ..passes.plan_memory import Life, MemoryPlan, plan_memory
 from ..passes.select_rows import Selection
@@ -75,6 +76,7 @@ class Lowering:
         self._root = _view_roots(graph, selection)
         self._calls: list[Call] = []
         self._node: Node | None = None
+        self._scratch: dict[Node, Value] = {}
 
     # Operands -------------------------------------------------------------------------------
 
@@ -89,6 +91,14 @@ class Lowering:
         return Operand(
             Arg(kind, root.name, dim_text(offset)), POINTERS[(dtype or value.type.dtype).name]
         )
+
+    def scratch(self, floats: Dim) -> Operand:
+        """f32 memory of the node at hand, in which its calls leave something for each other."""
+        node = self._node
+        assert node is not None
+        value = Value(TensorType(F32, (floats,)), "node", f"{node.outputs[0].name}_scratch", node)
+        self._scratch[node] = value
+        return Operand(Arg("buffer", value.name), POINTERS["f32"])
 
     def weight(self, value: Value, layout: str, dtype: str, offset: int = 0) -> Operand:
         """A static value packed as ``layout``; ``dtype`` is what lies at ``offset`` bytes."""
@@ -207,7 +217,8 @@ class Lowering:
     def _temporaries(self) -> list[Value]:
         outputs = set(self._outputs())
         made = [v for node in self.selection.chosen for v in node.outputs]
-        return [v for v in made if v not in self._root and v not in outputs]
+        kept = [v for v in made if v not in self._root and v not in outputs]
+        return [*kept, *self._scratch.values()]
 
     def _plan(self, temps: list[Value]) -> MemoryPlan:
         order = {node: i for i, node in enumerate(self.graph.nodes)}

@@ -229,6 +229,7 @@ class PagedAttention(Op):
 
     Rows query_start[s] up to query_start[s+1] are the last ones of sequence s, which has
     seq_lens[s] keys in its pages. Causal. Rows past query_start[S] are padding and give zeros.
+    ``products``: the type that q and the softmax's weights may be rounded to.
     """
 
     layer: int
@@ -237,6 +238,7 @@ class PagedAttention(Op):
     window: int | None = None
     softcap: float | None = None
     has_sinks: bool = False
+    products: DType = F32
     name: ClassVar[str] = "paged_attention"
 
     def infer(

@@ -29,6 +29,7 @@ LANES = {
     "x86_64_v4_amx": 16,
 }
 """f32 lanes of one vector register for each instruction set that kernels can be built for."""
+AVX512 = frozenset({"x86_64_v4", "x86_64_v4_bf16", "x86_64_v4_amx"})
 
 
 def cpu_target(isa: str) -> Target:
