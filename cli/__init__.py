@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import io
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from .. import __version__, knobs
 from ..errors import SglkError
@@ -78,13 +80,24 @@ def run_command(name: str, arguments: Sequence[str], prog: str = "") -> int:
 def _run(name: str, arguments: Sequence[str], prog: str) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a poor locale costs characters, not the answer
-    module = importlib.import_module(f".{name}", __name__)
+    module = _imported(name)
     parser: argparse.ArgumentParser = module.make_parser()
     parser.prog = prog
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     status = int(module.run(parser.parse_intermixed_args(arguments)))
     sys.stdout.flush()
     return status
+
+
+def _imported(name: str) -> ModuleType:
+    """The subcommand's module; looking for garbage among what imports make would find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(f".{name}", __name__)
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _log_to_stderr(debug: int) -> None:
