@@ -19,6 +19,7 @@ class RoundAttention(Pass):
     """
 
     name: ClassVar[str] = "round-attention"
+    keeps_numbers: ClassVar[bool] = False  # q is rounded
 
     def run(self, graph: Graph) -> bool:
         changed = False

@@ -229,7 +229,7 @@ class PagedAttention(Op):
 
     Rows query_start[s] up to query_start[s+1] are the last ones of sequence s, which has
     seq_lens[s] keys in its pages. Causal. Rows past query_start[S] are padding and give zeros.
-    ``products``: the type that q and the softmax's weights may be rounded to.
+    ``products``: the type that q is rounded to, and that the softmax's weights may be rounded to.
     """
 
     layer: int
@@ -277,6 +277,7 @@ class PagedAttention(Op):
         *sinks: Array,
     ) -> Array:
         result = np.zeros_like(q)
+        q = round_bf16(q) if self.products == BF16 else q
         for s, length in enumerate(seq_lens):
             rows = slice(int(query_start[s]), int(query_start[s + 1]))
             keys = np.arange(length)
