@@ -32,7 +32,7 @@ class ChatShape:
         self.id = f"chatcmpl-{uuid.uuid4().hex[:24]}"
         self._created, self._model = int(time.time()), model
         self._token_text = token_text
-        self._has_logprobs, self._wants_usage = has_logprobs, wants_usage
+        self._has_logprobs = has_logprobs
         self._make_parser = make_parser
         self._parsers: dict[int, CallParser] = {}
         self._num_calls: dict[int, int] = {}
@@ -111,7 +111,11 @@ class ChatShape:
         self, index: int, delta: dict[str, Any], logprobs: Any, finish_reason: str | None
     ) -> bytes:
         reason = "null" if finish_reason is None else f'"{finish_reason}"'
-        inner = json.dumps(delta, ensure_ascii=False, separators=(",", ":"))
+        text = delta.get("content")
+        if text is not None and len(delta) == 1:  # nearly always
+            inner = f'{{"content":{json.dumps(text, ensure_ascii=False)}}}'
+        else:
+            inner = json.dumps(delta, ensure_ascii=False, separators=(",", ":"))
         probs = "null" if logprobs is None else dumps(logprobs).decode()
         return (
             f'{self._head}{index},"delta":{inner},"logprobs":{probs},"finish_reason":{reason}}}]}}\n\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from typing import Any
@@ -25,9 +26,10 @@ class CompletionShape:
         echoes: list[str],
     ) -> None:
         self._token_text = token_text
-        self._has_logprobs, self._wants_usage = has_logprobs, wants_usage
+        self._has_logprobs = has_logprobs
         self._echoes = echoes
         self._offsets = {index: len(text) for index, text in enumerate(echoes)}
+        tail = ',"usage":null' if wants_usage else ""
         self._head: dict[str, Any] = {
             "id": f"cmpl-{uuid.uuid4().hex[:24]}",
             "object": "text_completion",
@@ -35,6 +37,7 @@ class CompletionShape:
             "model": model,
             "system_fingerprint": None,
         }
+        self._chunk_head = f'data: {dumps(self._head).decode()[:-1]}{tail},"choices":[{{"index":'
 
     def first(self, answer: Answer) -> bytes:
         text = self._echo(answer)
@@ -61,9 +64,13 @@ class CompletionShape:
         return self._echoes[answer.index] if self._echoes else ""
 
     def _event(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> bytes:
-        usage = {"usage": None} if self._wants_usage else {}
-        body = {**self._head, **usage, "choices": [_choice(index, text, logprobs, finish_reason)]}
-        return b"data: " + dumps(body) + b"\n\n"
+        reason = "null" if finish_reason is None else f'"{finish_reason}"'
+        probs = "null" if logprobs is None else dumps(logprobs).decode()
+        inner = json.dumps(text, ensure_ascii=False)
+        return (
+            f'{self._chunk_head}{index},"text":{inner},"logprobs":{probs},'
+            f'"finish_reason":{reason}}}]}}\n\n'
+        ).encode()
 
     def _logprobs(self, index: int, tokens: list[TokenLogprob]) -> dict[str, Any] | None:
         """OpenAI's older form: lists side by side."""

@@ -32,6 +32,8 @@ STEP_FAULTS = (SglkError, OSError, MemoryError)
 MAX_FAILURES = 3
 """Steps that may fail in a row before the answers under way are given up."""
 STATS_INTERVAL = 0.1
+MIN_INTERVAL = 0.005
+"""Seconds between deliveries to the loop: more pieces per second help nobody and cost each time."""
 
 
 class EngineThread:
@@ -64,6 +66,7 @@ class EngineThread:
         self._arrived = threading.Event()
         self._is_waking = self._is_stopping = False
         self._failures = 0
+        self._delivered = 0.0
         self._record: StepRecord | None = None
         self._stats_due = 0.0
         engine.on_step = self._note_step
@@ -243,12 +246,21 @@ class EngineThread:
         if not self._is_waking:
             self._is_waking = True
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody to tell
-                self._loop.call_soon_threadsafe(self._deliver)
+                self._loop.call_soon_threadsafe(self._awake)
 
     # On the event loop.
 
+    def _awake(self) -> None:
+        """Deliver now, or, when steps are shorter than that, what several of them gave at once."""
+        wait = self._delivered + MIN_INTERVAL - self._loop.time()
+        if wait > 0:
+            self._loop.call_later(wait, self._deliver)
+        else:
+            self._deliver()
+
     def _deliver(self) -> None:
         self._is_waking = False
+        self._delivered = self._loop.time()
         while self._outbox:
             item = self._outbox.popleft()
             if callable(item):

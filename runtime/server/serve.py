@@ -15,11 +15,13 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
+from ... import __version__
 from ...errors import ArtifactError, DeviceError, SglkError
+from ...targets.registry import open_device
 from ..llm import LLM
 from .app import App
 from .engine_thread import EngineThread
@@ -136,6 +138,7 @@ def _make_server(service: Service, settings: Settings) -> _Server:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         limit_concurrency=settings.max_connections,
         timeout_keep_alive=settings.keep_alive,  # type: ignore[arg-type]
         timeout_graceful_shutdown=5,
@@ -196,7 +199,26 @@ async def _start(
     service.state.phases = phases
     service.state.is_ready = True
     service.state.limits = _limits(model, settings)
+    _describe(service, llm, settings)
     log.info("%s", phases.as_text())
+
+
+def _describe(service: Service, llm: LLM, settings: Settings) -> None:
+    """What is loaded, for the page and the metrics."""
+    state = service.state
+    state.info = {"model": settings.model_name, "version": __version__}
+    artifact = llm.artifact
+    if artifact is None:
+        return
+    model = cast(dict[str, Any], artifact.manifest["model"])
+    target = cast(dict[str, Any], artifact.manifest["target"])
+    for name in ("architecture", "quant", "dtype", "kv_dtype"):
+        state.info[name] = str(model.get(name, ""))
+    state.info["target"] = str(target["name"])
+    weights = cast(dict[str, Any], artifact.manifest["weights"])
+    blobs = {w["blob"]: int(w["bytes"]) for w in weights.values()}
+    state.weight_bytes = sum(blobs.values())
+    state.page_bytes = open_device(state.info["target"]).kv_bytes_per_page(artifact)
 
 
 def _limits(model: Model, settings: Settings) -> dict[str, int]:
