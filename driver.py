@@ -30,9 +30,11 @@ Progress = Callable[[str, int, int], None]
 DTYPES = ("bf16", "fp32")
 QUANTS = ("keep", "none")
 KV_DTYPES = ("f16", "bf16", "f32")
+ACTIVATIONS = ("f32", "bf16")
 TARGETS = ("cpu",)
 TOLERANCE = {"f32": 1e-3, "f16": 1e-2, "bf16": 5e-2}
-"""Largest relative L2 error of self-test logits by cache dtype; the reference caches f32."""
+"""Largest relative L2 error of self-test logits by the type of cache or of activations, whichever
+is coarser; the reference has f32 in both."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,11 @@ class Options:
     dtype: str = "bf16"
     """Storage of unquantized matrices; arithmetic is f32."""
     kv_dtype: str | None = None
-    """Storage of the KV cache; None: f32 for ``fp32``, else f16 (8 times as precise as bf16)."""
+    """Storage of the KV cache; None: f32 for ``fp32``, bf16 for activations of bf16, else f16."""
+    activations: str = "f32"
+    """What products multiply: ``f32``, exact, or ``bf16``, several times as fast and rounded."""
+    handwritten: bool = True
+    """Whether kernels written by hand may be chosen over compiled ones."""
     quant: str = "keep"
     """``keep`` stored block types as they are, or ``none``: dequantize to ``dtype``."""
     cpu_isa: str = "native"
@@ -55,14 +61,27 @@ class Options:
             ("dtype", self.dtype, DTYPES),
             ("quant", self.quant, QUANTS),
             ("kv-dtype", self.cache_dtype, KV_DTYPES),
+            ("activations", self.activations, ACTIVATIONS),
         ):
             if value not in known:
                 raise SglkError(f"--{name}: expected one of {', '.join(known)}, got {value!r}")
+        if self.dtype == "fp32" and self.activations != "f32":
+            raise SglkError(
+                f"--activations: expected f32 with --dtype fp32, got {self.activations} "
+                "(--dtype bf16 goes with it)"
+            )
 
     @property
     def cache_dtype(self) -> str:
         """The KV cache's dtype, the default worked out."""
-        return self.kv_dtype or ("f32" if self.dtype == "fp32" else "f16")
+        if self.kv_dtype:
+            return self.kv_dtype
+        return "f32" if self.dtype == "fp32" else "bf16" if self.activations == "bf16" else "f16"
+
+    @property
+    def tolerance(self) -> float:
+        """Largest relative L2 error of self-test logits."""
+        return max(TOLERANCE[self.cache_dtype], TOLERANCE[self.activations])
 
 
 @dataclass
@@ -155,7 +174,7 @@ class _Compile:
         with ArtifactWriter(path) as writer:  # an unwritable place is refused before any work
             with self.clock.stage("capture"):
                 captured = load_model(self.model, **self.example, progress=self.progress)
-            target = target_for(isas)
+            target = target_for(isas, handwritten=self.options.handwritten)
             step = self._optimize(captured, target)
             with self.clock.stage("lower"):
                 lowering = lower(step, target)
@@ -192,7 +211,8 @@ class _Compile:
         blocks = [(info.name, dtype(info.dtype)) for info in infos if dtype(info.dtype).is_block]
         stored = tuple(blocks) if self.options.quant == "keep" else ()
         cache = dtype(self.options.cache_dtype)
-        options = StepOptions(dtype=plain, kv_dtype=cache, stored=stored)
+        activations = BF16 if self.options.activations == "bf16" else F32
+        options = StepOptions(plain, cache, stored, activations)
         graph = clone(captured.graph)
         pipeline = step_pipeline if is_decoder(graph) else forward_pipeline
         with self._watched("passes"):
@@ -246,6 +266,7 @@ class _Compile:
 
         model = {**vars(captured.info), "dtype": self.options.dtype, "quant": self.options.quant}
         model["kv_dtype"] = self.options.cache_dtype
+        model["activations"] = self.options.activations
         return Parts(
             model=model,
             target=target.name,
@@ -257,7 +278,7 @@ class _Compile:
             files=_tokenizer_members(captured.tokenizer) if captured.tokenizer else {},
             plans={program.entry: to_bytes(encode(program))},
             selftest=cases,
-            selftest_tolerance=TOLERANCE[self.options.cache_dtype],
+            selftest_tolerance=self.options.tolerance,
             selftest_pages=num_pages(target.page_size),
             producer=f"sglk {__version__}",
         )

@@ -34,6 +34,17 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"storage of the KV cache: {', '.join(KV_DTYPES)} (default: f16; f32 with fp32)",
     )
     parser.add_argument(
+        "--activations",
+        metavar="TYPE",
+        default="f32",
+        help="what products multiply: f32 (default, exact) or bf16 (several times as fast)",
+    )
+    parser.add_argument(
+        "--no-handwritten",
+        action="store_true",
+        help="compiled kernels only, none of those written by hand",
+    )
+    parser.add_argument(
         "--quant",
         metavar="HOW",
         default="keep",
@@ -58,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
     chosen = {
         "dtype": options.dtype,
         "kv_dtype": options.kv_dtype,
+        "activations": options.activations,
+        "handwritten": not options.no_handwritten,
         "quant": options.quant,
         "cpu_isa": options.cpu_isa,
         "selftest": not options.no_selftest,

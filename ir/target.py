@@ -49,6 +49,8 @@ class Target:
     """Fused ops that the operator table has a row for; fusion passes make no others."""
     gated_rows: int = 1
     """`gated_linear` needs gate and up weights of a multiple of this many rows each."""
+    handwritten: bool = True
+    """Whether rows of kernels written by hand may be chosen."""
 
     def supports(self, dtype: DType) -> bool:
         return dtype in self.dtypes

@@ -29,6 +29,8 @@ from .recognise_layernorm import RecogniseLayernorm
 from .recognise_qkv import RecogniseQkv
 from .recognise_rmsnorm import RecogniseRmsnorm
 from .recognise_rope import RecogniseRope
+from .round_activations import RoundActivations
+from .round_attention import RoundAttention
 from .set_weight_dtypes import SetWeightDtypes
 from .snapshot import Snapshot
 
@@ -42,6 +44,8 @@ class StepOptions:
     kv_dtype: DType = F32
     stored: tuple[tuple[str, DType], ...] = ()
     """Parameter name and the type that the weight file holds it in, for ``--quant keep``."""
+    activations: DType = F32
+    """What products multiply: f32, or bf16."""
 
 
 def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
@@ -74,8 +78,16 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         *only_if(target, "linear", FuseLinearEpilogue()),
         *only_if(target, "add_rmsnorm", FuseAddRmsnorm()),
         *only_if(target, "rope_write_kv", FuseRopeWriteKv()),
+        *_round(target, options),
         EliminateDead(),
     )
+
+
+def _round(target: Target, options: StepOptions) -> tuple[Pass, ...]:
+    """Activations of fewer bits, once for each value; only kernels written by hand want sums."""
+    if options.activations == F32:
+        return ()
+    return (RoundActivations(sums=target.handwritten), RoundAttention(), EliminateCommon())
 
 
 def forward_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
@@ -94,6 +106,7 @@ def forward_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         Canonicalize(),
         FoldConstants(),
         EliminateCommon(),
+        *_round(target, options),
         EliminateDead(),
     )
 

@@ -1,5 +1,16 @@
 """The op catalogue. Importing this package registers every op."""
 
-from . import attention, elementwise, linear, moe, norm, reduce, rope, shape, sparse
+from . import activations, attention, elementwise, linear, moe, norm, reduce, rope, shape, sparse
 
-__all__ = ["attention", "elementwise", "linear", "moe", "norm", "reduce", "rope", "shape", "sparse"]
+__all__ = [
+    "activations",
+    "attention",
+    "elementwise",
+    "linear",
+    "moe",
+    "norm",
+    "reduce",
+    "rope",
+    "shape",
+    "sparse",
+]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..blocks import BlockArray
 from ..dim import as_dim, prod
-from ..dtype import F32
+from ..dtype import BF16, F32
 from ..op import Array, Cost, Op, expect
 from ..types import TensorType, broadcast_shapes
 from .elementwise import ACTIVATIONS
@@ -26,6 +26,17 @@ def _product_cost(inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -
     rows = prod(inputs[0].shape[:-1])
     moved = sum((t.bytes for t in (*inputs, *outputs)), start=0)
     return Cost(as_dim(2 * rows * inputs[1].size), as_dim(moved))
+
+
+def _may_multiply(x: TensorType, w: TensorType) -> bool:
+    same = w.rank == 2 and x.rank > 0 and x.shape[-1:] == w.shape[1:]
+    return same and x.dtype in (F32, BF16) and w.dtype.is_float
+
+
+def _expect_sums(where: str, x: TensorType, sums: TensorType) -> None:
+    """Sums of x over groups of its last dim."""
+    good = sums.dtype == F32 and sums.rank == x.rank and sums.shape[:-1] == x.shape[:-1]
+    expect(good and x.dtype == BF16, f"{where}: expected bf16 x and its f32 sums, got {x}, {sums}")
 
 
 @dataclass(frozen=True)
@@ -52,32 +63,36 @@ class MatMul(Op):
 
 @dataclass(frozen=True)
 class Linear(Op):
-    """(x f32[..., K], w[N, K], [bias f32[N]], [residual f32[..., N]]) -> f32[..., N].
+    """(x[..., K], w[N, K], [sums], [bias f32[N]], [residual f32[..., N]]) -> f32[..., N].
 
-    y = activation(x w^T + bias) + residual, accumulated in f32. ``w`` may have any float dtype,
-    block types included. ``has_bias`` and ``has_residual`` say which optional operands follow.
+    y = activation(x w^T + bias) + residual, accumulated in f32. ``x`` is f32 or bf16, ``w`` of any
+    float dtype, block types included. ``has_sums`` (of x by group, `RoundRows`), ``has_bias`` and
+    ``has_residual`` say which optional operands follow.
     """
 
     has_bias: bool = False
     has_residual: bool = False
     activation: str | None = None
+    has_sums: bool = False
     name: ClassVar[str] = "linear"
 
     def infer(self, x: TensorType, w: TensorType, *rest: TensorType) -> tuple[TensorType, ...]:
-        good = w.rank == 2 and x.shape[-1:] == w.shape[1:] and x.dtype == F32 and w.dtype.is_float
-        expect(good, f"linear: expected x f32[..., K] and w [N, K], got {x} and {w}")
+        good = _may_multiply(x, w)
+        expect(good, f"linear: expected x f32 or bf16 [..., K] and w [N, K], got {x} and {w}")
         expect(
-            len(rest) == self.has_bias + self.has_residual,
+            len(rest) == self.has_sums + self.has_bias + self.has_residual,
             f"linear: got {len(rest)} optional operands",
         )
         expect(
             self.activation is None or self.activation in ACTIVATIONS,
             f"linear: unknown activation {self.activation!r} (known: {', '.join(ACTIVATIONS)})",
         )
-        result = x.with_shape(*x.shape[:-1], w.shape[0])
+        result = TensorType(F32, (*x.shape[:-1], w.shape[0]))
+        if self.has_sums:
+            _expect_sums("linear", x, rest[0])
         if self.has_bias:
-            wanted = TensorType(F32, w.shape[:1])
-            expect(rest[0] == wanted, f"linear: expected a bias {wanted}, got {rest[0]}")
+            wanted, bias = TensorType(F32, w.shape[:1]), rest[self.has_sums]
+            expect(bias == wanted, f"linear: expected a bias {wanted}, got {bias}")
         if self.has_residual:
             expect(rest[-1] == result, f"linear: expected a residual {result}, got {rest[-1]}")
         return (result,)
@@ -85,7 +100,7 @@ class Linear(Op):
     def reference(self, x: Array, w: Array, *rest: Array) -> Array:
         y = np.matmul(x, dense(w).T)
         if self.has_bias:
-            y = y + rest[0]
+            y = y + rest[self.has_sums]
         if self.activation:
             y = ACTIVATIONS[self.activation](y)
         return np.asarray(y + rest[-1] if self.has_residual else y, np.float32)
@@ -96,17 +111,21 @@ class Linear(Op):
 
 @dataclass(frozen=True)
 class GatedLinear(Op):
-    """(x f32[..., K], w[2N, K]) -> f32[..., N]: activation(x wg^T) * (x wu^T), w = concat(wg, wu).
+    """(x[..., K], w[2N, K], [sums]) -> f32[..., N]: activation(x wg^T) * (x wu^T), w = (wg, wu).
 
-    The gated MLP's first half (GLU Variants Improve Transformer, Shazeer 2020).
+    The gated MLP's first half (GLU Variants Improve Transformer, Shazeer 2020). ``x`` is f32 or
+    bf16; ``has_sums``: its sums by group follow (`RoundRows`).
     """
 
     activation: str
+    has_sums: bool = False
     name: ClassVar[str] = "gated_linear"
 
-    def infer(self, x: TensorType, w: TensorType) -> tuple[TensorType, ...]:
-        good = w.rank == 2 and x.shape[-1:] == w.shape[1:] and x.dtype == F32 and w.dtype.is_float
-        expect(good, f"gated_linear: expected x f32[..., K] and w [2N, K], got {x} and {w}")
+    def infer(self, x: TensorType, w: TensorType, *rest: TensorType) -> tuple[TensorType, ...]:
+        good = _may_multiply(x, w) and len(rest) == self.has_sums
+        expect(good, f"gated_linear: expected x [..., K], w [2N, K] and sums, got {x}, {w}, {rest}")
+        if self.has_sums:
+            _expect_sums("gated_linear", x, rest[0])
         rows = w.shape[0]
         expect(
             isinstance(rows, int) and rows % 2 == 0,
@@ -115,9 +134,9 @@ class GatedLinear(Op):
         expect(
             self.activation in ACTIVATIONS, f"gated_linear: unknown activation {self.activation!r}"
         )
-        return (x.with_shape(*x.shape[:-1], as_dim(rows // 2)),)
+        return (TensorType(F32, (*x.shape[:-1], as_dim(rows // 2))),)
 
-    def reference(self, x: Array, w: Array) -> Array:
+    def reference(self, x: Array, w: Array, *sums: Array) -> Array:
         gate, up = np.split(np.matmul(x, dense(w).T), 2, axis=-1)
         return np.asarray(ACTIVATIONS[self.activation](gate) * up, np.float32)
 

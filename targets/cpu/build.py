@@ -58,7 +58,9 @@ def native_kernel(kernel: Kernel) -> CppKernel:
         f"int64_t begin, int64_t end) {{\n  {name}<Constants>(args, grid, begin, end);\n}}\n"
     )
     folder = Path(str(files(__package__) / "native" / "kernels"))
-    return CppKernel(kernel.symbol, source, tuple(kind for _, kind in kernel.signature), folder)
+    kinds = [kind for _, kind in kernel.signature]
+    params = tuple(f"!tt.ptr<{kind[1:]}>" if kind.startswith("*") else kind for kind in kinds)
+    return CppKernel(kernel.symbol, source, params, folder)
 
 
 def _cpp(value: object) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...errors import LoweringError
 from ...ir.graph import Graph
 from ...ir.target import Target
@@ -22,9 +24,10 @@ def isa_names(choice: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def target_for(isas: tuple[str, ...]) -> Target:
+def target_for(isas: tuple[str, ...], *, handwritten: bool = True) -> Target:
     """Facts that hold for every variant: those of the narrowest one."""
-    return cpu_target(min(isas, key=LANES.__getitem__))
+    facts = cpu_target(min(isas, key=LANES.__getitem__))
+    return replace(facts, handwritten=handwritten)
 
 
 def lower(graph: Graph, target: Target) -> Lowering:

@@ -50,7 +50,7 @@ def accepts(node: Node, target: Target) -> str:
         return f"no kernel for {w.dtype}"
     if isinstance(node.op, GatedLinear) and int(w.shape[0]) // 2 % LANES:
         return f"expected halves of a multiple of {LANES} rows, got {w}"
-    return "" if x.dtype == F32 else f"expected x of f32, got {x.dtype}"
+    return "" if x.dtype in (F32, BF16) else f"expected x of f32 or bf16, got {x.dtype}"
 
 
 def tile_cost(problem: Problem, rows: int, block_m: int, block_k: int) -> TileCost:
@@ -123,8 +123,8 @@ def emit_linear(node: Node, ctx: Lowering) -> None:
     """Linear with optional bias, activation and residual."""
     op = node.op
     assert isinstance(op, Linear)
-    x, w, *rest = node.inputs
-    bias = rest[0] if op.has_bias else None
+    x, w, *rest = node.inputs  # sums of x are not needed: these kernels dequantize each weight
+    bias = rest[op.has_sums] if op.has_bias else None
     residual = rest[-1] if op.has_residual else None
     arguments: dict[str, Operand | None] = {
         "x": ctx.memory(x),
@@ -141,7 +141,7 @@ def emit_gated(node: Node, ctx: Lowering) -> None:
     """The first half of a gated MLP: both products and the activation in one kernel."""
     op = node.op
     assert isinstance(op, GatedLinear)
-    x, w = node.inputs
+    x, w, *_ = node.inputs
     arguments: dict[str, Operand | None] = {
         "x": ctx.memory(x),
         "y": ctx.memory(node.outputs[0]),

@@ -35,7 +35,7 @@ def load_x(x, m, k, rows, K: tl.constexpr, BLOCK_M: tl.constexpr, EVEN_K: tl.con
         tile = tl.load(pointers, mask=m[:, None] < rows, other=0.0)
     else:
         tile = tl.load(pointers, mask=(m[:, None] < rows) & (k[None, :] < K), other=0.0)
-    return tile
+    return tile.to(tl.float32)
 
 
 @triton.jit
@@ -60,7 +60,7 @@ def load_y(p, m, n, rows, N: tl.constexpr, BLOCK_M: tl.constexpr):
         tile = tl.load(pointers)
     else:
         tile = tl.load(pointers, mask=m[:, None] < rows, other=0.0)
-    return tile
+    return tile.to(tl.float32)
 
 
 @triton.jit

@@ -140,7 +140,7 @@ def pack_blocks(block: BlockType, raw: Bytes) -> Bytes:
         rows = raw[column * LANES : (column + 1) * LANES]
         tile = np.zeros((LANES, raw.shape[1]), np.uint8)
         tile[: len(rows)] = rows
-        fields = _split(block, tile.reshape(LANES, -1, block.bytes))
+        fields = split_blocks(block, tile)
         for name, field in fields.items():
             planes[name][column] = np.moveaxis(field, 0, -1)
     return blob
@@ -168,6 +168,15 @@ def _views(block: BlockType, blob: Bytes, n: int, k: int) -> dict[str, Array]:
         .reshape(part.shape)
         for name, part in sections(block, n, k).items()
     }
+
+
+def split_blocks(block: BlockType, raw: Bytes) -> dict[str, Array]:
+    """ggml blocks of 64 rows, uint8 [64, K / size * bytes], as planes with the rows first.
+
+    q: low bits [64, K / 32, 16] (8 bits: [64, K / 32, 32]), h: the bits above 4, s: scales of
+    super-blocks, d and m: f16 [64, K / size], as in `sections`.
+    """
+    return _split(block, raw.reshape(LANES, -1, block.bytes))
 
 
 def _split(block: BlockType, raw: Array) -> dict[str, Array]:

@@ -67,7 +67,7 @@ REFUSED: list[tuple[Op, list[str], str]] = [
     (RopeTable(), ["i32[1, tokens]", "f32[4]"], "expected positions"),
     (RopeTable(), ["i32[tokens]", "bf16[4]"], "expected positions"),
     (Linear(), ["f32[tokens, 8]", "f32[3, 9]"], "expected x f32"),
-    (Linear(), ["bf16[tokens, 8]", "f32[3, 8]"], "expected x f32"),
+    (Linear(), ["f16[tokens, 8]", "f32[3, 8]"], "expected x f32"),
     (Linear(), ["f32[tokens, 8]", "i32[3, 8]"], "expected x f32"),
     (Linear(has_bias=True), ["f32[tokens, 8]", "f32[3, 8]"], "0 optional operands"),
     (Linear(has_bias=True), ["f32[tokens, 8]", "f32[3, 8]", "f32[4]"], r"a bias f32\[3\]"),

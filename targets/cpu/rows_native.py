@@ -1,0 +1,167 @@
+"""Rows of kernels written by hand, in C++ (``native/kernels``): products of bf16 activations.
+
+They win where a machine has units that tilec does not reach, and by a layout of their own: the
+scales beside the integers, one stream. Without them (``--no-handwritten``) the Triton rows run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...ir.dim import Dim, as_dim, cdiv
+from ...ir.dtype import BF16
+from ...ir.graph import Node, Value
+from ...ir.ops.activations import RoundRows
+from ...ir.ops.linear import GatedLinear, Linear
+from ...ir.target import Target
+from ..kernels.packing import BLOCK_TYPES
+from ..lowering import Lowering, Operand, i32
+from ..table import OperatorRow
+from .rows_linear import row_count, vector
+
+TILE_LAYOUT = "tiles"
+"""16 outputs x 32 inputs, see ``native/kernels/tiles.h``."""
+DEPTH, LANES = 32, 16
+BLOCK_M = 64
+"""Rows of a program: what an unpacked weight is used for."""
+BLOCKS = 2
+"""Blocks of 16 outputs that a program multiplies its rows with."""
+ACTIVATIONS = (
+    "none",
+    "relu",
+    "relu2",
+    "silu",
+    "gelu",
+    "gelu_tanh",
+    "gelu_quick",
+    "sigmoid",
+    "tanh",
+)
+"""In the order of ``epilogue::Activation``."""
+OFF = "kernels written by hand are switched off"
+
+
+def accepts_product(node: Node, target: Target) -> str:
+    """Why a product cannot run here, or ""."""
+    x, w = node.inputs[0].type, node.inputs[1].type
+    if not target.handwritten:
+        return OFF
+    if x.dtype != BF16:
+        return f"expected x of bf16, got {x.dtype}"
+    if not all(isinstance(d, int) for d in w.shape) or int(w.shape[1]) % DEPTH:
+        return f"expected a weight with K a multiple of {DEPTH}, got {w}"
+    if w.dtype != BF16 and w.dtype.name not in BLOCK_TYPES:
+        return f"no kernel for {w.dtype}"
+    if isinstance(node.op, GatedLinear) and int(w.shape[0]) // 2 % LANES:
+        return f"expected halves of a multiple of {LANES} rows, got {w}"
+    return ""
+
+
+def type_constants(weight: Value) -> dict[str, int | bool]:
+    """What the C++ needs to know of a weight's type."""
+    if weight.type.dtype == BF16:
+        return {"HAS_MIN": False}
+    return dict(BLOCK_TYPES[weight.type.dtype.name].constants)
+
+
+def emit_linear(node: Node, ctx: Lowering) -> None:
+    op = node.op
+    assert isinstance(op, Linear)
+    rest = list(node.inputs[2:])
+    sums = rest.pop(0) if op.has_sums else None
+    bias = rest.pop(0) if op.has_bias else None
+    residual = rest.pop(0) if op.has_residual else None
+    optional = {
+        "bias": vector(ctx, bias) if bias else None,
+        "residual": ctx.memory(residual) if residual else None,
+    }
+    _launch(node, ctx, sums, optional, op.activation, halves=1)
+
+
+def emit_gated(node: Node, ctx: Lowering) -> None:
+    op = node.op
+    assert isinstance(op, GatedLinear)
+    sums = node.inputs[2] if op.has_sums else None
+    _launch(node, ctx, sums, {"bias": None, "residual": None}, op.activation, halves=2)
+
+
+def _launch(
+    node: Node,
+    ctx: Lowering,
+    sums: Value | None,
+    optional: dict[str, Operand | None],
+    activation: str | None,
+    halves: int,
+) -> None:
+    x, w = node.inputs[:2]
+    (y,) = node.outputs
+    rows: Dim = row_count(x)
+    n, k = w.type.concrete({})
+    arguments = {
+        "x": ctx.memory(x),
+        "w": ctx.weight(w, TILE_LAYOUT, "u8"),
+        "y": ctx.memory(y),
+        "rows": i32(rows),
+        "sums": ctx.memory(sums) if sums and type_constants(w)["HAS_MIN"] else None,
+        **optional,
+    }
+    block_n = BLOCKS * LANES // halves
+    constants: dict[str, Any] = {
+        "K": k,
+        "N": n // halves,
+        "HALVES": halves,
+        "BLOCK_N": block_n,
+        "BLOCK_M": BLOCK_M,
+        "ACT": ACTIVATIONS.index(activation or "none"),
+        "HAS_BIAS": optional["bias"] is not None,
+        "HAS_RESIDUAL": optional["residual"] is not None,
+        "OUT_BF16": y.type.dtype == BF16,
+        **type_constants(w),
+    }
+    grid = (as_dim(cdiv(n // halves, block_n)), as_dim(cdiv(rows, BLOCK_M)), 1)
+    ctx.launch_native(
+        "dense_bf16" if w.type.dtype == BF16 else "linear_bf16", grid, arguments, constants
+    )
+
+
+def accepts_round(node: Node, target: Target) -> str:
+    assert isinstance(node.op, RoundRows)
+    return "" if node.op.group == DEPTH else f"expected groups of {DEPTH}, got {node.op.group}"
+
+
+def emit_round(node: Node, ctx: Lowering) -> None:
+    (x,), (rounded, sums) = node.inputs, node.outputs
+    arguments = {"x": ctx.memory(x), "rounded": ctx.memory(rounded), "sums": ctx.memory(sums)}
+    ctx.launch_native("round_rows", (row_count(x), 1, 1), arguments, {"K": int(x.type.shape[-1])})
+
+
+def accepts_embedding(node: Node, target: Target) -> str:
+    """A table of its own may have any layout; one that is the head's weight too has the head's."""
+    table = node.inputs[0]
+    if not target.handwritten:
+        return OFF
+    if table.type.dtype.name not in BLOCK_TYPES:
+        return f"no kernel for {table.type.dtype}"
+    heads = [user for user in table.uses if isinstance(user.op, Linear)]
+    if not heads or any(accepts_product(head, target) for head in heads):
+        return "no product of bf16 activations has the same weight"
+    return ""
+
+
+def emit_embedding(node: Node, ctx: Lowering) -> None:
+    table, ids = node.inputs
+    arguments = {
+        "table": ctx.weight(table, TILE_LAYOUT, "u8"),
+        "ids": ctx.memory(ids),
+        "y": ctx.memory(node.outputs[0]),
+    }
+    constants = {"K": int(table.type.shape[-1]), **type_constants(table)}
+    ctx.launch_native("embedding_tiles", (ids.type.size, 1, 1), arguments, constants)
+
+
+ROWS = (
+    OperatorRow("linear", "c++-linear", "c++", 20, accepts_product, emit_linear),
+    OperatorRow("gated_linear", "c++-gated-linear", "c++", 20, accepts_product, emit_gated),
+    OperatorRow("round_rows", "c++-round-rows", "c++", 20, accepts_round, emit_round),
+    OperatorRow("embedding", "c++-gather-tiles", "c++", 20, accepts_embedding, emit_embedding),
+)
