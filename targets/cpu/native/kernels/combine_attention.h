@@ -10,7 +10,7 @@ void combine_attention(const int64_t* args, const int32_t* grid, int64_t begin, 
   const AttentionArgs a = attention_args<C>(args);
   const int64_t heads = C::KV_HEADS * C::GROUP, rows = a.in.count * heads;
   const int64_t splits = splits_of<C>(a);
-  Block<C> b = {};
+  Block<C> b;
   for (int64_t row = rows * begin / grid[0]; row < rows * end / grid[0]; row++) {
     const int seq = int(row / heads), position = a.in.seq_lens[seq] - 1;
     if (a.in.queries(seq) != 1 || is_alone<C>(position)) continue;

@@ -12,8 +12,18 @@ template <class C, class T> INL void load_head(float* to, const T* from) {
   for (int d = 0; d < C::D; d += 16) _mm512_storeu_ps(to + d, load_f32(from, d));
 }
 
-template <class C> INL bf16* cache_page(bf16* cache, int32_t slot, int head) {
+template <class C, class T> INL T* cache_page(T* cache, int32_t slot, int head) {
   return cache + (int64_t(slot / 32) * C::KV_HEADS + head) * (C::D * 32);
+}
+
+// A key goes to D / 2 lines, a value to D / 16: asked for all at once, they come side by side.
+template <class C> INL void prefetch_slot(const bf16* k_cache, const bf16* v_cache, int32_t slot) {
+  for (int h = 0; h < C::KV_HEADS; h++) {
+    const bf16* k = cache_page<C>(k_cache, slot, h) + 2 * (slot % 32);
+    const bf16* v = cache_page<C>(v_cache, slot, h) + slot % 32 / 2 * (2 * C::D);
+    for (int pair = 0; pair < C::D / 2; pair++) __builtin_prefetch(k + pair * 64, 1);
+    for (int d = 0; d < C::D; d += 16) __builtin_prefetch(v + 2 * d, 1);
+  }
 }
 
 template <class C>

@@ -47,6 +47,7 @@ void rope_write_kv(const int64_t* args, const int32_t*, int64_t begin, int64_t e
     const In* x = (const In*)args[0] + t * ((C::HEADS + 2 * C::KV_HEADS) * C::D);
     Q* q = (Q*)args[4] + t * (C::HEADS * C::D);
     alignas(64) float head[C::D];
+    prefetch_slot<C>((const bf16*)args[5], (const bf16*)args[6], slots[t]);
     for (int h = 0; h < C::HEADS + C::KV_HEADS; h++) {
       load_head<C>(head, x + h * C::D);
       if (C::NORMS) normalize_head<C>(head, h < C::HEADS ? q_norm : k_norm, eps);
