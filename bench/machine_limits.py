@@ -32,7 +32,8 @@ def processor_name() -> str:
     """The processor as the system names it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
-    values = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    pairs = (line.partition(":") for line in lines)
+    values = {key.strip(): value.strip() for key, _, value in pairs}
     words = [values.get(key, "") for key in ("model name", "cpu family", "model", "stepping")]
     return " ".join(filter(None, words)) or platform.processor() or platform.machine()
 

@@ -1,13 +1,15 @@
 """One measurement of one peer, in a process of its own: prints one line of JSON.
 
-Started by `cpu_vs_peers.py`, with whichever interpreter has the peer installed; imports nothing of
-sglk. Every peer gets the same token ids, greedy, no stop token. Times are of the whole batch.
+Started by `contest.py`, with whichever interpreter has the peer installed; only the measurement of
+ours imports sglk. All get the same token ids (llama.cpp's own benchmark takes random ones), greedy,
+no stop token, after a warm-up of the same size with other ids.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import shlex
@@ -40,22 +42,35 @@ class Work:
     def ids(self) -> list[list[int]]:
         """The same pseudo-random ids everywhere (a linear congruential generator)."""
         return [
-            _random_ids(1, self.shared) + _random_ids(2 + i, self.prompt - self.shared)
+            random_ids(1, self.shared) + random_ids(2 + i, self.prompt - self.shared)
             for i in range(self.concurrency)
         ]
 
     def warm_ids(self) -> list[list[int]]:
-        """A few tokens that share no prefix with the work: the first call of a library is slow."""
-        return [_random_ids(99, 8)]
+        """As many requests of the same length and other ids: a library's first calls are slow."""
+        return [random_ids(1000 + i, self.prompt) for i in range(self.concurrency)]
 
     def rates(self, prefill_s: float, decode_s: float, load_s: float | None) -> dict[str, Any]:
-        """What is reported, from the seconds until all first tokens and those after them."""
+        """From the seconds until the last first token, and those in which all others follow."""
         steps = self.new - 1
+        times = [[prefill_s + decode_s * i / max(steps, 1) for i in range(self.new)]]
+        return self.rates_of(times * self.concurrency, load_s)
+
+    def rates_of(self, times: list[list[float]], load_s: float | None) -> dict[str, Any]:
+        """What is reported, from when each token of each request came, in seconds from the start.
+
+        Decoding is what happens after the last request has its first token: what the others made
+        until then does not count.
+        """
+        first, last = max(t[0] for t in times), max(t[-1] for t in times)
+        decoded = sum(moment > first for t in times for moment in t)
+        gaps = sorted(b - a for t in times for a, b in itertools.pairwise(t))
         return {
-            "prefill_tokens_per_s": self.concurrency * self.prompt / prefill_s,
-            "decode_tokens_per_s": self.concurrency * steps / decode_s if steps else None,
-            "ttft_s": prefill_s,
-            "itl_s": decode_s / steps if steps else None,
+            "prefill_tokens_per_s": self.concurrency * self.prompt / first,
+            "decode_tokens_per_s": decoded / (last - first) if decoded else None,
+            "output_tokens_per_s": sum(map(len, times)) / last,
+            "ttft_s": first,
+            "itl_s": gaps[len(gaps) // 2] if gaps else None,
             "load_s": load_s,
         }
 
@@ -64,7 +79,7 @@ class Unsupported(Exception):
     """The peer cannot do this scenario."""
 
 
-def _random_ids(seed: int, count: int) -> list[int]:
+def random_ids(seed: int, count: int) -> list[int]:
     state, ids = seed * 2654435761 % 2**32, []
     for _ in range(count):
         state = (1664525 * state + 1013904223) % 2**32
@@ -82,7 +97,7 @@ def llama_binary() -> str | None:
     return str(carried) if carried.is_file() else None
 
 
-def llama_cpp(work: Work) -> dict[str, Any]:
+def llama_cpp(work: Work, *options: str) -> dict[str, Any]:
     """llama.cpp's own benchmark of parallel sequences; random ids of its own."""
     binary = llama_binary()
     if binary is None or work.shared not in (0, work.prompt):
@@ -92,7 +107,7 @@ def llama_cpp(work: Work) -> dict[str, Any]:
     command = [binary, "-m", work.model, "-t", str(work.threads), "-tb", str(work.threads)]
     command += [text for flag, size in sizes.items() for text in (flag, str(size))]
     command += ["--output-format", "jsonl", *(["-pps"] if work.shared else [])]
-    command += shlex.split(os.environ.get("LLAMA_ARGS", ""))  # such as "-fa off"
+    command += [*options, *shlex.split(os.environ.get("LLAMA_ARGS", ""))]
     libraries = f"{Path(binary).parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"
     run = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "LD_LIBRARY_PATH": libraries}
@@ -101,9 +116,16 @@ def llama_cpp(work: Work) -> dict[str, Any]:
     if run.returncode or not rows:
         raise SystemExit(f"{binary}: ended with {run.returncode}\n{run.stderr[-2000:]}")
     row = json.loads(rows[-1])
-    # Its decode phase makes every new token; its prefill phase none.
-    rates = work.rates(row["t_pp"], row["t_tg"], None)
-    return {**rates, "decode_tokens_per_s": work.concurrency * work.new / row["t_tg"]}
+    # Its decode phase makes every new token, its prefill phase none.
+    step = row["t_tg"] / work.new
+    return work.rates(row["t_pp"] + step, row["t_tg"] - step, None) | {
+        "prefill_tokens_per_s": work.concurrency * work.prompt / row["t_pp"]
+    }
+
+
+def llama_cpp_plain(work: Work) -> dict[str, Any]:
+    """The same without flash attention, which on some processors is slower."""
+    return llama_cpp(work, "-fa", "off")
 
 
 def llama_cpp_python(work: Work) -> dict[str, Any]:
@@ -145,7 +167,7 @@ def transformers(work: Work) -> dict[str, Any]:
     model = AutoModelForCausalLM.from_pretrained(source[0], dtype=torch.bfloat16, **source[1])
     load_s = time.perf_counter() - start
     with torch.inference_mode():
-        model(torch.tensor(work.warm_ids()), use_cache=True)
+        model(torch.tensor(work.warm_ids()), use_cache=True, logits_to_keep=1)
         start = time.perf_counter()
         out = model(torch.tensor(work.ids()), use_cache=True, logits_to_keep=1)
         token = out.logits[:, -1:].argmax(-1)
@@ -158,7 +180,7 @@ def transformers(work: Work) -> dict[str, Any]:
 
 
 def openvino_genai(work: Work) -> dict[str, Any]:
-    """Continuous batching with its prefix cache; a folder that optimum made, or a .gguf file."""
+    """Continuous batching with its prefix cache; a folder that optimum made."""
     import numpy as np
     import openvino
     import openvino_genai as ov
@@ -166,22 +188,72 @@ def openvino_genai(work: Work) -> dict[str, Any]:
     scheduler = ov.SchedulerConfig()
     scheduler.enable_prefix_caching = True
     scheduler.max_num_batched_tokens = 512
-    scheduler.cache_size = 1
-    options = {"INFERENCE_NUM_THREADS": work.threads, "scheduler_config": scheduler}
+    scheduler.cache_size = 2
     start = time.perf_counter()
-    pipe = ov.LLMPipeline(work.model, "CPU", **options)
+    options = {"INFERENCE_NUM_THREADS": work.threads}
+    pipe = ov.ContinuousBatchingPipeline(work.model, scheduler, "CPU", options)
     load_s = time.perf_counter() - start
-    config = ov.GenerationConfig(max_new_tokens=work.new, ignore_eos=True, do_sample=False)
-    config.apply_chat_template = False
 
-    def tensors(ids: list[list[int]]) -> Any:
-        rows = np.array(ids, np.int64)
-        return ov.TokenizedInputs(openvino.Tensor(rows), openvino.Tensor(np.ones_like(rows)))
+    def run(ids: list[list[int]], new: int) -> list[list[float]]:
+        config = ov.GenerationConfig(max_new_tokens=new, ignore_eos=True, do_sample=False)
+        config.apply_chat_template = False
+        start = time.perf_counter()
+        rows = [openvino.Tensor(np.array([row], np.int64)) for row in ids]
+        handles = [pipe.add_request(i, row, config) for i, row in enumerate(rows)]
+        times: list[list[float]] = [[] for _ in ids]
+        while pipe.has_non_finished_requests():
+            pipe.step()
+            now = time.perf_counter() - start
+            for handle, moments in zip(handles, times, strict=True):
+                while handle.can_read():
+                    for output in handle.read().values():
+                        moments += [now] * len(output.generated_ids)
+        return times
 
-    pipe.generate(tensors(work.warm_ids()), config)
-    metrics = pipe.generate(tensors(work.ids()), config).perf_metrics
-    prefill_s = metrics.get_ttft().mean / 1e3
-    return work.rates(prefill_s, metrics.get_tpot().mean / 1e3 * (work.new - 1), load_s)
+    run(work.warm_ids(), 4)
+    return work.rates_of(run(work.ids(), work.new), load_s)
+
+
+VLLM_SETTINGS = {
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+
+
+def vllm(work: Work) -> dict[str, Any]:
+    """The package vllm-cpu in this process, in bf16; a Hugging Face folder.
+
+    The engine's sizes are the same for every scenario, so that its compiled graph is found again.
+    """
+    openmp = Path(sys.prefix) / "lib" / "libiomp5.so"
+    if openmp.is_file() and "LD_PRELOAD" not in os.environ:  # as its manual asks for speed
+        environment = {**os.environ, **VLLM_SETTINGS, "LD_PRELOAD": str(openmp)}
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+    os.environ.update(VLLM_SETTINGS)
+    from vllm import LLM, SamplingParams
+
+    start = time.perf_counter()
+    sizes = {"max_model_len": 4096, "max_num_seqs": 16, "max_num_batched_tokens": 2048}
+    model = LLM(work.model, dtype="bfloat16", **sizes)
+    load_s, engine = time.perf_counter() - start, model.llm_engine
+
+    def run(ids: list[list[int]], new: int) -> list[list[float]]:
+        params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True, detokenize=False)
+        start = time.perf_counter()
+        times: dict[str, list[float]] = {f"{new}-{i}": [] for i in range(len(ids))}
+        for name, row in zip(times, ids, strict=True):
+            engine.add_request(name, {"prompt_token_ids": row}, params)
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                moments = times[output.request_id]
+                made = len(output.outputs[0].token_ids) - len(moments)
+                moments += [time.perf_counter() - start] * made
+        return list(times.values())
+
+    run(work.warm_ids(), 4)
+    return work.rates_of(run(work.ids(), work.new), load_s)
 
 
 def onnxruntime_genai(work: Work) -> dict[str, Any]:
@@ -203,9 +275,10 @@ def onnxruntime_genai(work: Work) -> dict[str, Any]:
     options.set_search_options(
         max_length=length, min_length=length, batch_size=work.concurrency, do_sample=False
     )
-    warm = og.Generator(model, og.GeneratorParams(model))
+    warm = og.Generator(model, options)
     warm.append_tokens(np.array(work.warm_ids(), np.int32))
     warm.generate_next_token()
+    del warm
     generator = og.Generator(model, options)
     start = time.perf_counter()
     generator.append_tokens(np.array(work.ids(), np.int32))
@@ -217,25 +290,45 @@ def onnxruntime_genai(work: Work) -> dict[str, Any]:
     return work.rates(prefill_s, time.perf_counter() - start, load_s)
 
 
+def sglk(work: Work) -> dict[str, Any]:
+    """Ours: an .sglk file; prompts all at once, prefix cache cold."""
+    from sglk.cli.bench import Scenario, load_options, token_times
+    from sglk.runtime import load
+
+    scenario = Scenario(work.prompt, work.new, work.concurrency, work.shared)
+    start = time.perf_counter()
+    model = load(work.model, **load_options(work.model, [scenario], None, work.threads))
+    load_s = time.perf_counter() - start
+    with model:
+        model.generate(work.warm_ids(), max_tokens=4, ignore_eos=True)
+        answers = model.generate(work.ids(), max_tokens=work.new, ignore_eos=True)
+    return work.rates_of(token_times(answers), load_s)
+
+
 PEERS: dict[str, Callable[[Work], dict[str, Any]]] = {
+    "sglk": sglk,
     "llama.cpp": llama_cpp,
+    "llama.cpp-plain": llama_cpp_plain,
     "llama-cpp-python": llama_cpp_python,
     "openvino-genai": openvino_genai,
     "onnxruntime-genai": onnxruntime_genai,
     "transformers": transformers,
+    "vllm": vllm,
 }
 MODULES = {
+    "sglk": "sglk",
     "llama-cpp-python": "llama_cpp",
     "openvino-genai": "openvino_genai",
     "onnxruntime-genai": "onnxruntime_genai",
     "transformers": "transformers",
+    "vllm": "vllm",
 }
 """What must be importable for a peer; llama.cpp needs its binary."""
 
 
 def is_here(peer: str) -> bool:
     """Whether this interpreter can run the peer."""
-    if peer == "llama.cpp":
+    if peer.startswith("llama.cpp"):
         return llama_binary() is not None
     return importlib.util.find_spec(MODULES[peer]) is not None
 

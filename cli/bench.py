@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import resource
 import statistics
@@ -88,7 +89,8 @@ def run(options: argparse.Namespace) -> int:
     if options.profile:
         return _profile(options, scenarios)
     started = time.perf_counter()
-    llm = load(options.artifact, **_load_options(options, scenarios))
+    settings = load_options(options.artifact, scenarios, options.device, options.threads)
+    llm = load(options.artifact, **settings)
     load_s = time.perf_counter() - started
     with llm:
         results = [measure(llm, s, rounds) for s in scenarios]
@@ -158,18 +160,20 @@ def _open_decoder(path: str) -> Artifact:
     return artifact
 
 
-def _load_options(options: argparse.Namespace, scenarios: list[Scenario]) -> dict[str, Any]:
-    """Enough pages that no scenario is preempted."""
+def load_options(
+    path: str, scenarios: list[Scenario], device_name: str | None, threads: int | None
+) -> dict[str, Any]:
+    """What `load` needs so that no scenario is preempted."""
     tokens = max(s.concurrency * (s.prompt + s.new + 64) for s in scenarios)
     running = max(s.concurrency for s in scenarios)
-    with _open_decoder(options.artifact) as artifact:
+    with _open_decoder(path) as artifact:
         target: Any = artifact.manifest["target"]
-        device = open_device(options.device or str(target["name"]))
+        device = open_device(device_name or str(target["name"]))
         page = device.kv_bytes_per_page(artifact)
         pages = 2 + -(-tokens // int(target["page_size"])) + running
     return {
-        "device": options.device,
-        "num_threads": options.threads,
+        "device": device_name,
+        "num_threads": threads,
         "kv_memory": page * pages,
         "max_running": running,
         "max_step_tokens": max(512, running),
@@ -198,13 +202,20 @@ def _round(llm: Any, s: Scenario, rng: np.random.Generator, vocabulary: int) -> 
     started = time.perf_counter()
     answers = llm.generate(prompts, max_tokens=s.new, ignore_eos=True)
     total = time.perf_counter() - started
-    first = max(a.ttft for a in answers)
+    times = token_times(answers)
+    first, last = max(t[0] for t in times), max(t[-1] for t in times)
     gaps = [gap for a in answers for gap in a.itl]
-    decoded = sum(len(a.itl) for a in answers)
+    # Tokens that some requests got while others still waited for their first are no decode speed.
+    decoded = sum(moment > first for t in times for moment in t)
     prefilled = sum(a.num_prompt_tokens - a.num_cached_tokens for a in answers)
-    decode = decoded / (total - first) if decoded else 0.0
+    decode = decoded / (last - first) if decoded else 0.0
     itl = statistics.median(gaps) if gaps else 0.0
     return statistics.median(a.ttft for a in answers), itl, prefilled / first, decode, total
+
+
+def token_times(answers: list[Any]) -> list[list[float]]:
+    """When each token of each answer came, in seconds from the request."""
+    return [list(itertools.accumulate(a.itl, initial=a.ttft)) for a in answers]
 
 
 def table_lines(results: list[Measured], load_s: float, peak: int) -> list[str]:
