@@ -61,9 +61,10 @@ def run(options: argparse.Namespace) -> int:
     trace = _faster(read_trace(_lines(options.trace), options.trace), options.speed)
     records = read_steps(_lines(options.steps), options.steps)
     model = StepModel.fit(records)
-    if model.decode is None and model.mixed is None:
+    if model.mixed is None:
         raise SglkError(
-            f"{options.steps}: expected at least {MIN_STEPS} timed steps, got {len(records)}"
+            f"{options.steps}: expected at least {MIN_STEPS} timed steps with prefill, "
+            f"got {sum(record.load.prefill_tokens > 0 for record in records)}"
         )
     with Artifact.open(options.artifact) as artifact:
         limits = _limits(artifact, options)

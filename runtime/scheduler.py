@@ -137,10 +137,13 @@ class Scheduler:
         """The caller has lost interest. Idempotent."""
         return self.finish(request_id, "abort")
 
+    def snapshot(self) -> list[Request]:
+        """Everyone unfinished; safe to ask for from another thread."""
+        return [*list(self.running.values()), *self.waiting.values()]
+
     def overdue(self) -> list[Request]:
         """Requests that the progress guarantee says have ended by now: none, unless it broke."""
-        unfinished = [*self.running.values(), *self.waiting.values()]
-        return [request for request in unfinished if self.num_steps > request.bound_step]
+        return [request for request in self.snapshot() if self.num_steps > request.bound_step]
 
     def stats(self) -> Stats:
         """Numbers for logs and metrics."""

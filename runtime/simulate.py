@@ -19,7 +19,7 @@ from .batch import Plan
 from .request import Request
 from .scheduler import Scheduler
 from .stats import Stats
-from .step_model import StepModel
+from .step_model import MIN_STEPS, StepModel
 from .steps import StepLoad, StepRecord
 from .trace import TraceRequest
 
@@ -168,7 +168,11 @@ class Simulation:
         load = StepLoad.of(plan)
         seconds = self._model.seconds(load)
         if seconds is None:
-            raise SglkError("step model: expected timed steps, got too few (record more of them)")
+            kind = "with prefill" if load.prefill_tokens else "that only decode"
+            raise SglkError(
+                f"step model: expected {MIN_STEPS} timed steps {kind} or more, got fewer "
+                "(record a longer run)"
+            )
         self.scheduler.observe(StepRecord(self._now, seconds, seconds, load, 0, 0, 0))
         self._now += seconds
         self.result.busy_s += seconds

@@ -66,9 +66,8 @@ class StepModel:
         return cls(_fit(decode, _DECODE), _fit(mixed, _MIXED))
 
     def seconds(self, load: StepLoad) -> float | None:
-        """Modelled seconds of a step; None when nothing like it was ever timed."""
+        """Modelled seconds of a step; None when too few of its kind were timed."""
         costs = self.mixed if load.prefill_tokens else self.decode
-        costs = costs or self.mixed or self.decode
         return None if costs is None else costs.seconds(load)
 
     def prefill_within(self, seconds: float, decode_rows: int, decode_context: int) -> int | None:

@@ -145,7 +145,7 @@ def test_sim_obeys_the_options_of_a_server(
             None,
             "2 hash_ids for 3 tokens of 512 each",
         ),
-        (None, "", "steps.jsonl: expected at least 16 timed steps, got 0"),
+        (None, "", "steps.jsonl: expected at least 16 timed steps with prefill, got 0"),
         (None, "hello", "steps.jsonl: line 1: expected a step record, got hello"),
     ],
 )
