@@ -76,7 +76,7 @@ class BoundProgram:
         self._sizes = np.zeros(len(self._numbers), np.int64)
         for base, region in regions.items():
             if base in self._numbers:
-                self._point(self._numbers[base], region.ctypes.data, region.nbytes)
+                self.point(self._numbers[base], region.ctypes.data, region.nbytes)
         self.inputs = {b.name: self._border(b) for b in code.inputs}
         self.outputs = {b.name: self._border(b) for b in code.outputs}
         self._memories = {name: Memory(f"output {name}") for name in self.outputs}
@@ -100,7 +100,12 @@ class BoundProgram:
         number = self._numbers[buffer.kind, buffer.name]
         return Border(buffer.name, number, DTYPES[buffer.dtype], shape)
 
-    def _point(self, base: int, address: int, size: int) -> None:
+    def input_base(self, name: str) -> int:
+        """The number of an input's memory; -1 when the program has no such input."""
+        return self.inputs[name].base if name in self.inputs else -1
+
+    def point(self, base: int, address: int, size: int) -> None:
+        """Where a memory region is from now on."""
         self._bases[base] = address
         self._sizes[base] = size
 
@@ -116,17 +121,17 @@ class BoundProgram:
                 f"cpu: input {border.name}: expected a contiguous array of {border.dtype},"
                 f" got {array.dtype} with strides {array.strides}"
             )
-        self._point(border.base, array.__array_interface__["data"][0], array.nbytes)
+        self.point(border.base, array.__array_interface__["data"][0], array.nbytes)
 
     def run(self, pool: int, values: Sequence[int]) -> None:
         """Run all kernels for symbol values in the program's order (`num_pages` excluded)."""
         self._values[: len(values)] = values
         self._values[len(values) : len(self.symbols)] = self._num_pages
-        self._point(ARENA, self._arena.address, self._arena.num_bytes)
+        self.point(ARENA, self._arena.address, self._arena.num_bytes)
         result = self._library.plan_run(pool, self.plan, self._reference)
         if result == ARENA_TOO_SMALL:
             self._arena.ensure(self._step.arena_needed)
-            self._point(ARENA, self._arena.address, self._arena.num_bytes)
+            self.point(ARENA, self._arena.address, self._arena.num_bytes)
             result = self._library.plan_run(pool, self.plan, self._reference)
         if result != OK:
             known = dict(zip(self.symbols, self._values.tolist(), strict=False))
@@ -144,7 +149,7 @@ class BoundProgram:
         size = count * border.dtype.itemsize
         memory = self._memories[border.name]
         memory.ensure(size)
-        self._point(border.base, memory.address, size)
+        self.point(border.base, memory.address, size)
         return memory.array[:size].view(border.dtype).reshape(extents)
 
     def run_named(self, pool: int, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -21,7 +21,7 @@ from .memory import Memory
 from .plan_code import PlanCode
 from .plan_file import plan_of
 from .row_sampler import RowSampler
-from .step_inputs import ValueChecker, check_shapes, check_step_program
+from .step_inputs import FIELDS, ValueChecker, arrays_of, check_shapes, check_step_program
 
 log = logging.getLogger(__name__)
 STEP = "step"
@@ -49,6 +49,7 @@ class CpuExecutable:
         self.page_size = _size(artifact, "target", "page_size")
         self.vocab_size = _size(artifact, "model", "vocab_size")
         self._programs: dict[str, BoundProgram] = {}
+        self._step_bases: list[int] = []
         self._pool = library.create_pool(num_threads)
         # Not only `close`: an executable that is merely dropped ends its threads too.
         self._release = weakref.finalize(self, library.close)
@@ -60,6 +61,7 @@ class CpuExecutable:
             self._programs[plan.entry] = bound
             if plan.entry == STEP:
                 check_step_program(plan, self.page_size)
+                self._step_bases = [bound.input_base(name) for name in FIELDS]
         self._reserve_arena(plans, _size(artifact, "model", "context_length"))
         self._logits = np.zeros((0, self.vocab_size), np.float32)
         self._rows = RowSampler(library)
@@ -89,14 +91,17 @@ class CpuExecutable:
         """Run one step; the logits [L, V] are a view that is valid until the next step."""
         program = self._program(STEP)
         symbols = check_shapes(batch, self.max_tokens)
-        self._checker.check(batch, symbols)
-        for name, border in program.inputs.items():
-            program.bind(border, getattr(batch, name))
+        arrays = arrays_of(batch)
+        addresses = [array.__array_interface__["data"][0] for array in arrays]
+        self._checker.check(batch, addresses, symbols)
+        for base, array, address in zip(self._step_bases, arrays, addresses, strict=True):
+            if base >= 0:
+                program.point(base, address, array.nbytes)
         (logits,) = program.outputs.values()
         view = program.output(logits, (symbols["rows"], self.vocab_size))
         program.run(self._pool, [symbols[name] for name in program.own_symbols])
         log.debug("step: %s", symbols)
-        self._logits = cast(NDArray[np.float32], view)
+        self._logits = cast("NDArray[np.float32]", view)
         return self._logits
 
     def argmax(self, rows: Int32s) -> Int32s:

@@ -50,6 +50,7 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "sglk_plan_run": (_INT, [_POINTER, _POINTER, ctypes.POINTER(Step)]),
     "sglk_find_outside": (_INT, [_POINTER, _INT, ctypes.c_int32, ctypes.c_int32]),
 }
+_SOUND: list[Any] = [_POINTER, _INT, _POINTER, _POINTER, _INT]
 _ROWS: list[Any] = [_POINTER, _POINTER, _INT, _POINTER, _INT, _POINTER]
 
 
@@ -101,8 +102,10 @@ class Library:
             function.restype, function.argtypes = result, arguments  # type: ignore[assignment]
         self.plan_run = self._library.sglk_plan_run
         self.find_outside = self._library.sglk_find_outside
-        self.argmax = self._rows_function("sglk_argmax")
-        self.sample = self._rows_function("sglk_sample")
+        # Libraries of the first release lack these.
+        self.is_step_sound = self._newer("sglk_is_step_sound", _INT, _SOUND)
+        self.argmax = self._newer("sglk_argmax", None, _ROWS)
+        self.sample = self._newer("sglk_sample", None, _ROWS)
         version = self._library.sglk_plan_version()
         if version != PLAN_VERSION:
             raise ArtifactError(
@@ -110,12 +113,12 @@ class Library:
                 " (compile the model again with this sglk)"
             )
 
-    def _rows_function(self, name: str) -> Callable[..., None] | None:
-        """Tokens of rows of logits; libraries of the first release lack these."""
+    def _newer(self, name: str, result: Any, arguments: list[Any]) -> Callable[..., Any] | None:
+        """A function that older libraries may lack."""
         if not hasattr(self._library, name):
             return None
         function = self._library[name]
-        function.restype, function.argtypes = None, _ROWS
+        function.restype, function.argtypes = result, arguments
         return function
 
     def _function(self, name: str) -> ctypes._NamedFuncPointer:

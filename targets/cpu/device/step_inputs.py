@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....errors import ArtifactError, DeviceError
-from ...device import StepBatch
+from ...device import Int32s, StepBatch
 from .library import Library
 from .plan_code import PlanCode
 
@@ -14,6 +14,7 @@ FIELDS = (
 )  # fmt: skip
 SYMBOLS = frozenset({"tokens", "seqs", "pages", "rows", "num_pages"})
 INT32_MAX = 2**31 - 1
+INT32 = np.dtype(np.int32)
 
 
 def check_step_program(plan: PlanCode, page_size: int) -> None:
@@ -36,18 +37,12 @@ def check_shapes(batch: StepBatch, max_tokens: int) -> dict[str, int]:
     """Symbol values of a well-formed batch: tokens, seqs, pages, rows."""
     num_tokens, num_rows = len(batch.token_ids), len(batch.logit_rows)
     num_seqs, num_pages = batch.page_table.shape if batch.page_table.ndim == 2 else (-1, -1)
-    shapes = {
-        "token_ids": (num_tokens,),
-        "positions": (num_tokens,),
-        "slots": (num_tokens,),
-        "query_start": (num_seqs + 1,),
-        "seq_lens": (num_seqs,),
-        "page_table": (num_seqs, num_pages),
-        "logit_rows": (num_rows,),
-    }
-    for name, shape in shapes.items():
-        array = getattr(batch, name)
-        if array.shape != shape or array.dtype != np.int32 or not array.flags.c_contiguous:
+    shapes = (
+        (num_tokens,), (num_tokens,), (num_tokens,), (num_seqs + 1,), (num_seqs,),
+        (num_seqs, num_pages), (num_rows,),
+    )  # fmt: skip
+    for name, array, shape in zip(FIELDS, arrays_of(batch), shapes, strict=True):
+        if array.shape != shape or array.dtype != INT32 or not array.flags.c_contiguous:
             raise DeviceError(
                 f"cpu: step input {name}: expected contiguous int32 of shape {shape},"
                 f" got {array.dtype} of shape {array.shape}"
@@ -60,40 +55,62 @@ def check_shapes(batch: StepBatch, max_tokens: int) -> dict[str, int]:
     return {"tokens": num_tokens, "seqs": num_seqs, "pages": num_pages, "rows": num_rows}
 
 
+def arrays_of(batch: StepBatch) -> tuple[Int32s, ...]:
+    """The arrays in the order of `FIELDS`."""
+    return (
+        batch.token_ids, batch.positions, batch.slots, batch.query_start, batch.seq_lens,
+        batch.page_table, batch.logit_rows,
+    )  # fmt: skip
+
+
 class ValueChecker:
     """Bounds of each input's values for one executable."""
 
     def __init__(self, library: Library, page_size: int, num_pages: int, vocab_size: int) -> None:
         self._find_outside = library.find_outside
+        self._is_sound = library.is_step_sound
         self._page_size = page_size
         self._num_pages = num_pages
         self._vocab_size = vocab_size
+        self._ranges = np.zeros((len(FIELDS), 4), np.int64)
+        self._ranges_at = self._ranges.ctypes.data
 
-    def check(self, batch: StepBatch, symbols: dict[str, int]) -> None:
-        """Refuse a batch with any value that points outside."""
+    def check(self, batch: StepBatch, addresses: list[int], symbols: dict[str, int]) -> None:
+        """Refuse a batch with any value that points outside; the arrays are in `FIELDS` order."""
+        bounds = self._bounds(symbols)
+        if self._is_sound is not None:
+            ranges = zip(addresses, arrays_of(batch), bounds, strict=True)
+            self._ranges[:] = [(at, array.size, *bound) for at, array, bound in ranges]
+            starts, lengths, seqs = addresses[3], addresses[4], symbols["seqs"]
+            if self._is_sound(self._ranges_at, len(bounds), starts, lengths, seqs):
+                return
+        self._explain(batch, addresses, bounds)
+
+    def _bounds(self, symbols: dict[str, int]) -> tuple[tuple[int, int], ...]:
         tokens = symbols["tokens"]
         slots = min(self._num_pages * self._page_size - 1, INT32_MAX)
-        self._within(batch, "token_ids", 0, self._vocab_size - 1)
-        self._within(batch, "positions", 0, INT32_MAX)
-        self._within(batch, "slots", 0, slots)
-        self._within(batch, "query_start", 0, tokens)
-        self._within(batch, "seq_lens", 0, symbols["pages"] * self._page_size)
-        self._within(batch, "page_table", 0, self._num_pages - 1)
-        self._within(batch, "logit_rows", 0, tokens - 1)
+        context = min(symbols["pages"] * self._page_size, INT32_MAX)
+        return (
+            (0, self._vocab_size - 1), (0, INT32_MAX), (0, slots), (0, tokens), (0, context),
+            (0, self._num_pages - 1), (0, tokens - 1),
+        )  # fmt: skip
+
+    def _explain(
+        self, batch: StepBatch, addresses: list[int], bounds: tuple[tuple[int, int], ...]
+    ) -> None:
+        """The same checks one by one, for the sentence, or with a library of the first release."""
+        fields = zip(FIELDS, arrays_of(batch), addresses, bounds, strict=True)
+        for name, array, address, (low, high) in fields:
+            index = self._find_outside(address, array.size, low, high)
+            if index >= 0:
+                raise DeviceError(
+                    f"cpu: step input {name}: expected values in {low}..{high},"
+                    f" got {array.reshape(-1)[index]} at {index}"
+                )
         # Kernels walk the rows of each sequence, so the starts must grow, by at most its length.
         lengths = np.diff(batch.query_start)
         if (lengths < 0).any() or (lengths > batch.seq_lens).any():
             raise DeviceError(
                 "cpu: step: expected query_start to grow by at most seq_lens,"
                 f" got {batch.query_start.tolist()[:20]} and {batch.seq_lens.tolist()[:20]}"
-            )
-
-    def _within(self, batch: StepBatch, name: str, low: int, high: int) -> None:
-        array = getattr(batch, name)
-        address = array.__array_interface__["data"][0]
-        index = self._find_outside(address, array.size, low, high)
-        if index >= 0:
-            raise DeviceError(
-                f"cpu: step input {name}: expected values in {low}..{high},"
-                f" got {array.reshape(-1)[index]} at {index}"
             )

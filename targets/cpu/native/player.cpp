@@ -90,6 +90,24 @@ int64_t sglk_find_outside(const int32_t* values, int64_t count, int32_t low, int
   return -1;
 }
 
+int64_t sglk_is_step_sound(const sglk_range* ranges, int64_t count, const int32_t* starts,
+                           const int32_t* lengths, int64_t seqs) {
+  for (int64_t i = 0; i < count; i++) {
+    int64_t low = INT32_MAX, high = INT32_MIN;
+    for (int64_t j = 0; j < ranges[i].count; j++) {
+      int32_t value = ranges[i].values[j];
+      low = value < low ? value : low;
+      high = value > high ? value : high;
+    }
+    if (ranges[i].count && (low < ranges[i].low || high > ranges[i].high)) return 0;
+  }
+  for (int64_t i = 0; i < seqs; i++) {
+    int64_t rows = int64_t(starts[i + 1]) - starts[i];
+    if (rows < 0 || rows > lengths[i]) return 0;
+  }
+  return 1;
+}
+
 // One program per row, unless another step holds the threads or they are not worth waking.
 static void run_rows(Pool& pool, sglk_kernel kernel, const int64_t* args, int64_t count) {
   int32_t grid[] = {int32_t(count), 1, 1};

@@ -54,6 +54,16 @@ SGLK_EXPORT int64_t sglk_find_outside(const int32_t* values, int64_t count, int3
 // The id of the largest of `count` rows of logits [*, vocab], -1 for a row with no finite largest.
 SGLK_EXPORT void sglk_argmax(void* pool, const float* logits, int64_t vocab, const int32_t* rows,
                              int64_t count, int32_t* ids);
+typedef struct {  // an input of a step and the bounds of its values
+  const int32_t* values;
+  int64_t count, low, high;
+} sglk_range;
+
+// True when every value is within its bounds, and `starts` (one more than `seqs`) grow by at most
+// the `lengths` of their sequences: kernels walk the rows of each.
+SGLK_EXPORT int64_t sglk_is_step_sound(const sglk_range* ranges, int64_t count,
+                                       const int32_t* starts, const int32_t* lengths,
+                                       int64_t seqs);
 
 typedef struct {  // how one row of logits becomes a token; top_k 0, top_p 1 and lowest -inf: off
   int32_t row, top_k;
