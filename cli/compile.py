@@ -37,7 +37,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--activations",
         metavar="TYPE",
         default="f32",
-        help="what products multiply: f32 (default, exact) or bf16 (several times as fast)",
+        help="what products multiply: f32 (default, exact), bf16 (several times as fast) or int8 "
+        "(faster still, for stored block types)",
     )
     parser.add_argument(
         "--no-handwritten",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .. import knobs
 from ..errors import PassError
-from ..ir.dtype import F32, DType
+from ..ir.dtype import F32, I8, DType
 from ..ir.graph import Graph
 from ..ir.target import Target
 from .base import Pass
@@ -23,6 +23,7 @@ from .fuse_add_rmsnorm import FuseAddRmsnorm
 from .fuse_linear_epilogue import FuseLinearEpilogue
 from .fuse_rope_write_kv import FuseRopeWriteKv
 from .instruments import Instrument, PassRecord, Timing, default_instruments
+from .quantize_activations import QuantizeActivations
 from .recognise_activations import RecogniseActivations
 from .recognise_gated_mlp import RecogniseGatedMlp
 from .recognise_layernorm import RecogniseLayernorm
@@ -45,7 +46,7 @@ class StepOptions:
     stored: tuple[tuple[str, DType], ...] = ()
     """Parameter name and the type that the weight file holds it in, for ``--quant keep``."""
     activations: DType = F32
-    """What products multiply: f32, or bf16."""
+    """What products multiply: f32, bf16, or i8 where the weight is of a block type, else bf16."""
 
 
 def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
@@ -87,7 +88,9 @@ def _round(target: Target, options: StepOptions) -> tuple[Pass, ...]:
     """Activations of fewer bits, once for each value; only kernels written by hand want sums."""
     if options.activations == F32:
         return ()
-    return (RoundActivations(sums=target.handwritten), RoundAttention(), EliminateCommon())
+    first = (QuantizeActivations(),) if options.activations == I8 else ()
+    rounding = (RoundActivations(sums=target.handwritten), RoundAttention())
+    return (*first, *rounding, EliminateCommon())
 
 
 def forward_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:

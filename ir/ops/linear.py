@@ -10,7 +10,7 @@ import numpy as np
 
 from ..blocks import BlockArray
 from ..dim import as_dim, prod
-from ..dtype import BF16, F32
+from ..dtype import BF16, F32, I8
 from ..op import Array, Cost, Op, expect
 from ..types import TensorType, broadcast_shapes
 from .elementwise import ACTIVATIONS
@@ -30,13 +30,23 @@ def _product_cost(inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -
 
 def _may_multiply(x: TensorType, w: TensorType) -> bool:
     same = w.rank == 2 and x.rank > 0 and x.shape[-1:] == w.shape[1:]
-    return same and x.dtype in (F32, BF16) and w.dtype.is_float
+    return same and w.dtype.is_float and (x.dtype in (F32, BF16) or x.dtype == I8 and w.dtype.is_block)
 
 
-def _expect_sums(where: str, x: TensorType, sums: TensorType) -> None:
-    """Sums of x over groups of its last dim."""
-    good = sums.dtype == F32 and sums.rank == x.rank and sums.shape[:-1] == x.shape[:-1]
-    expect(good and x.dtype == BF16, f"{where}: expected bf16 x and its f32 sums, got {x}, {sums}")
+def _expect_side(where: str, op: Linear | GatedLinear, x: TensorType, side: TensorType) -> None:
+    """Scales of integer x, or sums of bf16 x, over groups of its last dim."""
+    good = side.dtype == F32 and side.rank == x.rank and side.shape[:-1] == x.shape[:-1]
+    wanted, kind = (I8, "scales") if op.has_scales else (BF16, "sums")
+    good = good and x.dtype == wanted and not (op.has_scales and op.has_sums)
+    expect(good, f"{where}: expected {wanted} x and its f32 {kind}, got {x}, {side}")
+
+
+def _real(x: Array, scales: Array | None) -> Array:
+    """The values that x stands for; integers come with a scale for each group."""
+    if scales is None:
+        return x
+    wide = np.repeat(scales, x.shape[-1] // scales.shape[-1], axis=-1)
+    return np.asarray(x.astype(np.float32) * wide, np.float32)
 
 
 @dataclass(frozen=True)
@@ -63,24 +73,36 @@ class MatMul(Op):
 
 @dataclass(frozen=True)
 class Linear(Op):
-    """(x[..., K], w[N, K], [sums], [bias f32[N]], [residual f32[..., N]]) -> f32[..., N].
+    """(x[..., K], w[N, K], [side], [bias f32[N]], [residual f32[..., N]]) -> f32[..., N].
 
     y = activation(x w^T + bias) + residual, accumulated in f32. ``x`` is f32 or bf16, ``w`` of any
-    float dtype, block types included. ``has_sums`` (of x by group, `RoundRows`), ``has_bias`` and
-    ``has_residual`` say which optional operands follow.
+    float dtype, block types included; for those ``x`` may be i8, its scales beside it
+    (``has_scales``, `QuantizeRows`). ``has_sums`` (of bf16 x by group, `RoundRows`), ``has_bias``
+    and ``has_residual`` say which other optional operands follow.
+
+    With i8 every kernel sums alike, so results have the same bits everywhere. For each group of
+    equal scales, in order: S the exact sum of integer x times (integer w - zero), and
+    acc = fma(f32(S), d * dx, acc); for types with a minimum X the exact sum of integer x, and
+    acc = fma(m, dx * f32(X), acc). d, m: f32 scales of the weight's group; dx: the scale of x.
     """
 
     has_bias: bool = False
     has_residual: bool = False
     activation: str | None = None
     has_sums: bool = False
+    has_scales: bool = False
     name: ClassVar[str] = "linear"
+
+    @property
+    def has_side(self) -> bool:
+        """Whether scales or sums of x follow the weight."""
+        return self.has_sums or self.has_scales
 
     def infer(self, x: TensorType, w: TensorType, *rest: TensorType) -> tuple[TensorType, ...]:
         good = _may_multiply(x, w)
         expect(good, f"linear: expected x f32 or bf16 [..., K] and w [N, K], got {x} and {w}")
         expect(
-            len(rest) == self.has_sums + self.has_bias + self.has_residual,
+            len(rest) == self.has_side + self.has_bias + self.has_residual,
             f"linear: got {len(rest)} optional operands",
         )
         expect(
@@ -88,19 +110,20 @@ class Linear(Op):
             f"linear: unknown activation {self.activation!r} (known: {', '.join(ACTIVATIONS)})",
         )
         result = TensorType(F32, (*x.shape[:-1], w.shape[0]))
-        if self.has_sums:
-            _expect_sums("linear", x, rest[0])
+        expect(self.has_scales or x.dtype != I8, f"linear: expected scales of {x}")
+        if self.has_side:
+            _expect_side("linear", self, x, rest[0])
         if self.has_bias:
-            wanted, bias = TensorType(F32, w.shape[:1]), rest[self.has_sums]
+            wanted, bias = TensorType(F32, w.shape[:1]), rest[self.has_side]
             expect(bias == wanted, f"linear: expected a bias {wanted}, got {bias}")
         if self.has_residual:
             expect(rest[-1] == result, f"linear: expected a residual {result}, got {rest[-1]}")
         return (result,)
 
     def reference(self, x: Array, w: Array, *rest: Array) -> Array:
-        y = np.matmul(x, dense(w).T)
+        y = np.matmul(_real(x, rest[0] if self.has_scales else None), dense(w).T)
         if self.has_bias:
-            y = y + rest[self.has_sums]
+            y = y + rest[self.has_side]
         if self.activation:
             y = ACTIVATIONS[self.activation](y)
         return np.asarray(y + rest[-1] if self.has_residual else y, np.float32)
@@ -111,21 +134,28 @@ class Linear(Op):
 
 @dataclass(frozen=True)
 class GatedLinear(Op):
-    """(x[..., K], w[2N, K], [sums]) -> f32[..., N]: activation(x wg^T) * (x wu^T), w = (wg, wu).
+    """(x[..., K], w[2N, K], [side]) -> f32[..., N]: activation(x wg^T) * (x wu^T), w = (wg, wu).
 
-    The gated MLP's first half (GLU Variants Improve Transformer, Shazeer 2020). ``x`` is f32 or
-    bf16; ``has_sums``: its sums by group follow (`RoundRows`).
+    The gated MLP's first half (GLU Variants Improve Transformer, Shazeer 2020). ``x`` is f32,
+    bf16 or i8, with what follows it as in `Linear`.
     """
 
     activation: str
     has_sums: bool = False
+    has_scales: bool = False
     name: ClassVar[str] = "gated_linear"
 
+    @property
+    def has_side(self) -> bool:
+        """Whether scales or sums of x follow the weight."""
+        return self.has_sums or self.has_scales
+
     def infer(self, x: TensorType, w: TensorType, *rest: TensorType) -> tuple[TensorType, ...]:
-        good = _may_multiply(x, w) and len(rest) == self.has_sums
-        expect(good, f"gated_linear: expected x [..., K], w [2N, K] and sums, got {x}, {w}, {rest}")
-        if self.has_sums:
-            _expect_sums("gated_linear", x, rest[0])
+        good = _may_multiply(x, w) and len(rest) == self.has_side
+        expect(good, f"gated_linear: expected x [..., K], w [2N, K], side, got {x}, {w}, {rest}")
+        expect(self.has_scales or x.dtype != I8, f"gated_linear: expected scales of {x}")
+        if self.has_side:
+            _expect_side("gated_linear", self, x, rest[0])
         rows = w.shape[0]
         expect(
             isinstance(rows, int) and rows % 2 == 0,
@@ -136,8 +166,9 @@ class GatedLinear(Op):
         )
         return (TensorType(F32, (*x.shape[:-1], as_dim(rows // 2))),)
 
-    def reference(self, x: Array, w: Array, *sums: Array) -> Array:
-        gate, up = np.split(np.matmul(x, dense(w).T), 2, axis=-1)
+    def reference(self, x: Array, w: Array, *side: Array) -> Array:
+        real = _real(x, side[0] if self.has_scales else None)
+        gate, up = np.split(np.matmul(real, dense(w).T), 2, axis=-1)
         return np.asarray(ACTIVATIONS[self.activation](gate) * up, np.float32)
 
     def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
