@@ -21,6 +21,7 @@ import numpy as np
 from ..errors import ArtifactError, SglkError
 from ..runtime import load
 from ..runtime.selftest import target_name
+from ..runtime.steps import StepWriter
 from ..targets.artifact import Artifact
 from ..targets.registry import open_device
 
@@ -76,6 +77,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument(
+        "--record-steps", metavar="FILE", help="write what each step did and took, for `sglk sim`"
+    )
+    parser.add_argument(
         "--profile",
         action="store_true",
         help="time every kernel of a prefill and a decode step instead",
@@ -92,7 +96,9 @@ def run(options: argparse.Namespace) -> int:
     settings = load_options(options.artifact, scenarios, options.device, options.threads)
     llm = load(options.artifact, **settings)
     load_s = time.perf_counter() - started
-    with llm:
+    with llm, contextlib.ExitStack() as closing:
+        if options.record_steps:
+            llm.engine.on_step = closing.enter_context(StepWriter.open(options.record_steps))
         results = [measure(llm, s, rounds) for s in scenarios]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if options.json:

@@ -161,3 +161,16 @@ def test_sim_refuses_in_a_sentence(
         if text is not None:
             path.write_text(text)
     assert message in refusal("sim", traced[0], "--artifact", tiny_artifact, "--steps", traced[1])
+
+
+def test_bench_records_the_steps_that_sim_reads(
+    run_cli: RunCli, tiny_artifact: Path, traced: tuple[Path, Path], tmp_path: Path
+) -> None:
+    steps = tmp_path / "recorded.jsonl"
+    shape = ["--prompt", "8,40,100", "--new", "4", "--concurrency", "1,3", "--rounds", "4"]
+    status, _, err = run_cli("bench", tiny_artifact, *shape, "--record-steps", steps)
+    assert status == 0, err
+    arguments = [traced[0], "--artifact", tiny_artifact, "--steps", steps]
+    status, out, err = run_cli("sim", *arguments, "--json")
+    assert status == 0, err
+    assert json.loads(out)["requests"] == 20
