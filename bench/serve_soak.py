@@ -77,7 +77,7 @@ async def _one(target: Target, seed: int, wrong: list[str]) -> Result:
 
 def expected_text(prompt: int, new: int) -> str:
     """The text of positions prompt-1, prompt, ...: what `CountingDevice` says."""
-    return _tokenizer().decode(list(range(prompt - 1, prompt - 1 + new)))
+    return str(_tokenizer().decode(list(range(prompt - 1, prompt - 1 + new))))
 
 
 _cached: list[Any] = []

@@ -53,6 +53,7 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
         "--threads", metavar="N", type=int, help="worker threads (default: all cores)"
     )
     group.add_argument("--kv-memory", metavar="SIZE", help="for keys and values, such as 2GiB")
+    group.add_argument("--memory", metavar="SIZE", help="for everything, shared out by sglk plan")
     group.add_argument("--max-running", metavar="N", type=int, help="answers side by side (32)")
     group.add_argument("--max-step-tokens", metavar="N", type=int, help="tokens of a step (512)")
     group.add_argument("--max-context", metavar="N", type=int, help="longest sequence")
@@ -79,6 +80,9 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         type=int,
         help="steps of waiting after which no priority passes any more (256)",
+    )
+    group.add_argument(
+        "--audit-cache", metavar="SHARE", help="compute so many cache hits again, such as 0.1%% (0)"
     )
     group.add_argument(
         "--no-prefix-cache", action="store_true", help="compute every prompt from its start"
@@ -165,7 +169,11 @@ def _model_name(artifact: str) -> str:
 def _loader(options: argparse.Namespace) -> Any:
     """Opens the artifact, runs its vectors on the device that will serve, gives the model."""
     load_options = {
-        "kv_memory": None if options.kv_memory is None else parse_size(options.kv_memory),
+        **{
+            name: parse_size(f"--{name.replace('_', '-')}", getattr(options, name))
+            for name in ("kv_memory", "memory")
+            if getattr(options, name) is not None
+        },
         "num_threads": options.threads,
         "max_context": options.max_context,
         "prefix_cache": not options.no_prefix_cache,
@@ -176,6 +184,9 @@ def _loader(options: argparse.Namespace) -> Any:
     for name, field in (("itl_target_ms", "itl_target_s"), ("batch_wait_ms", "batch_wait_s")):
         if getattr(options, name) is not None:
             load_options[field] = getattr(options, name) / 1e3
+
+    if options.audit_cache is not None:
+        load_options["audit_cache"] = parse_share(options.audit_cache)
 
     def open_model(phases: Any) -> Any:
         from ..runtime import load
@@ -193,16 +204,32 @@ def _loader(options: argparse.Namespace) -> Any:
     return open_model
 
 
-def parse_size(text: str) -> int:
+def parse_size(option: str, text: str) -> int:
     """Bytes: a number with an optional unit.
 
-    >>> parse_size("2GiB"), parse_size("512M"), parse_size("4096")
-    (2147483648, 536870912, 4096)
+    >>> [parse_size("--memory", text) for text in ("2GiB", "512M", "4096")]
+    [2147483648, 536870912, 4096]
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if found is None:
-        raise SglkError(f"--kv-memory: expected a size such as 512MiB, got {text!r:.40}")
+        raise SglkError(f"{option}: expected a size such as 512MiB, got {text!r:.40}")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+def parse_share(text: str) -> float:
+    """A share of one: a number, or one with a percent sign.
+
+    >>> parse_share("0.1%"), parse_share("0.5"), parse_share("0")
+    (0.001, 0.5, 0.0)
+    """
+    number, _, percent = text.strip().partition("%")
+    try:
+        share = float(number) / (100 if "%" in text else 1)
+    except ValueError:
+        share = -1.0
+    if percent or not 0 <= share <= 1:
+        raise SglkError(f"--audit-cache: expected a share such as 0.1%, got {text!r:.40}")
+    return share
 
 
 def _log_to(folder: str | None) -> None:

@@ -14,9 +14,7 @@ async def flush_cache(service: Service, client: Client) -> None:
 
 
 def _flush(engine: Engine) -> int:
-    before = engine.stats().pages_free
-    engine.scheduler.kv.flush()
-    return engine.stats().pages_free - before
+    return engine.flush_cache()
 
 
 async def requests(service: Service, client: Client) -> None:

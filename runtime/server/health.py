@@ -89,8 +89,8 @@ class Health:
             if stats.utilisation > _NEARLY_FULL and stats.num_preemptions > self._preemptions:
                 found["pages"] = f"pages are full and {stats.num_preemptions} answers gave way"
             self._preemptions = stats.num_preemptions
-        if service.state.audits["different"]:
-            found["audit"] = f"{service.state.audits['different']} cache hits were wrong"
+            if stats.num_audit_mismatches:
+                found["audit"] = f"{stats.num_audit_mismatches} cache hits were wrong"
         return found
 
     async def sweep(self) -> None:

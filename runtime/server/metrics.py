@@ -84,7 +84,7 @@ class Metrics:
     def on_end(self, reason: str, seconds: float, num_tokens: int) -> None:
         """An answer has ended."""
         self.answers[reason] += 1
-        if reason in ("stop", "length", "tool_calls"):
+        if reason in ("stop", "length"):
             self.e2e.observe(seconds)
             self.answer.observe(num_tokens)
 
@@ -110,7 +110,6 @@ class State:
         self.num_waiting_to_send = 0
         self.num_in_flight = 0
         self.limits: dict[str, int] = {}
-        self.audits: Counter[str] = Counter()
 
 
 class ServerCollector(Collector):
@@ -140,12 +139,6 @@ class ServerCollector(Collector):
             ("sglk_errors", "Faults of the server, by kind.", "kind", metrics.errors),
             ("sglk_timeouts", "Time limits that were hit.", "limit", metrics.timeouts),
             ("sglk_answers", "Answers that ended, by reason.", "reason", metrics.answers),
-            (
-                "sglk_cache_audits",
-                "Recomputed cache hits, by result.",
-                "result",
-                self._state.audits,
-            ),
         ):
             family = CounterMetricFamily(name, text, labels=[label])
             for value, count in sorted({**_ZEROS.get(name, {}), **values}.items()):
@@ -224,6 +217,10 @@ class ServerCollector(Collector):
             pages.add_metric([name], count)
             size.add_metric([name], count * self._state.page_bytes)
         yield from (pages, size)
+        audits = CounterMetricFamily("sglk_cache_audits", "Recomputed hits.", labels=["result"])
+        audits.add_metric(["equal"], stats.num_audits - stats.num_audit_mismatches)
+        audits.add_metric(["different"], stats.num_audit_mismatches)
+        yield audits
         counters = (
             ("sglk_prompt_tokens", "Prompt tokens of answers that started.", stats.prompt_tokens),
             ("sglk_cached_tokens", "Of these, taken from the prefix cache.", stats.cached_tokens),
@@ -245,9 +242,8 @@ _ZEROS: dict[str, dict[str, int]] = {
     "sglk_errors": dict.fromkeys(("device", "engine", "internal"), 0),
     "sglk_timeouts": dict.fromkeys(("queue", "read", "request", "write"), 0),
     "sglk_answers": dict.fromkeys(
-        ("abort", "error", "length", "stop", "timeout", "tool_calls"), 0
+        ("abort", "error", "length", "stop", "timeout"), 0
     ),
-    "sglk_cache_audits": dict.fromkeys(("equal", "different"), 0),
 }  # fmt: skip
 """Series exist from the start, so that rates and alerts work on the first event."""
 
