@@ -28,9 +28,9 @@ from sglk.bench.contest import OURS, Contender, Result, Scenario, compare, make_
 from sglk.bench.first_token import first_token_lines, measure_first_tokens
 from sglk.bench.machine_limits import get_limits
 from sglk.bench.machine_limits import table_lines as limit_lines
+from sglk.bench.mixed_load import soak, soak_lines
 from sglk.bench.presets import DEMANDS, FIRST_TOKEN_S, MEMORY_ABOVE_LLAMA, SCENARIOS, SOAK_LOSS
 from sglk.bench.shares import model_size, shares
-from sglk.bench.soak import soak, soak_lines
 from sglk.bench.standings import ratios, table_lines, verdict, verdict_lines
 from sglk.cli.limits import Limits
 

@@ -14,6 +14,7 @@ import resource
 import statistics
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from ..runtime.selftest import target_name
 from ..runtime.steps import StepWriter
 from ..targets.artifact import Artifact
 from ..targets.registry import open_device
+from .limits import read_limits
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,9 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="time every kernel of a prefill and a decode step instead",
     )
+    parser.add_argument(
+        "--limits", metavar="FILE", help="with --profile: limits of this machine, measured"
+    )
     return parser
 
 
@@ -134,10 +139,14 @@ def _number(option: str, text: str, least: int = 1) -> int:
 
 def _profile(options: argparse.Namespace, scenarios: list[Scenario]) -> int:
     """Kernel times of each scenario's prefill and decode steps."""
+    from .roofline import Roofline, limit_notes
     from .step_profile import pages_needed, profile_lines, profile_steps
 
     profiles = []
+    limits = read_limits(Path(options.limits)) if options.limits else None
     with _open_decoder(options.artifact) as artifact:
+        report = json.loads(artifact.read("report.json"))
+        roofline = Roofline(report.get("costs", {}), limits)
         device = open_device(options.device or target_name(artifact))
         page_size = int(artifact.manifest["target"]["page_size"])  # type: ignore[index]
         for each in scenarios:
@@ -149,11 +158,12 @@ def _profile(options: argparse.Namespace, scenarios: list[Scenario]) -> int:
                     artifact, num_pages=pages, max_tokens=tokens, num_threads=options.threads
                 )
             ) as executable:
-                profiles += profile_steps(executable, *shape)
+                profiles += profile_steps(executable, *shape, roofline)
     if options.json:
         print(json.dumps([asdict(profile) for profile in profiles]))
     else:
         print("\n\n".join("\n".join(profile_lines(profile)) for profile in profiles))
+        print("\n".join(limit_notes(limits) if limits else []), end="\n" if limits else "")
     return 0
 
 

@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ..targets.dim_code import parse
+from .limits import Limits
+from .roofline import Roofline, limit_notes, step_lines
 
 TYPICAL = {"tokens": 512, "rows": 1, "seqs": 1, "pages": 16}
 """What step memory is printed for: the prefill of one prompt. Other sizes count as 512."""
+
+STEPS = {
+    "decode step": {"tokens": 1, "rows": 1, "seqs": 1, "pages": 16},
+    "prefill": TYPICAL,
+}
+"""Steps whose work the report lists."""
 
 
 def size_text(count: float) -> str:
@@ -36,8 +44,8 @@ def summary_lines(path: Path, report: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def report_lines(report: Mapping[str, Any]) -> list[str]:
-    """The whole report."""
+def report_lines(report: Mapping[str, Any], limits: Limits | None = None) -> list[str]:
+    """The whole report; with limits of a machine also the least time of each kernel."""
     return [
         f"{report['model']['name']} for {report['target']}",
         *_result_lines(report),
@@ -48,10 +56,24 @@ def report_lines(report: Mapping[str, Any]) -> list[str]:
         "",
         "tiles, by modelled time",
         *_tile_lines(report["kernels"]),
+        *_work_lines(report.get("costs", {}), limits),
         "",
         "passes that changed something",
         *(f"  {p['name']:<22} {p['seconds']:6.2f} s" for p in report["passes"] if p["changed"]),
     ]
+
+
+def _work_lines(costs: Mapping[str, Any], limits: Limits | None) -> list[str]:
+    """The work of a decode step and of a prefill; nothing for programs of another form."""
+    lines = []
+    roofline = Roofline(costs, limits)
+    known = set(STEPS["decode step"])
+    texts = " ".join(group["bytes"] + group["flops"] for group in costs.get("groups", []))
+    if not costs or set(re.findall(r"[a-z_]\w*", texts)) - known - {"min", "max"}:
+        return []
+    for name, sizes in STEPS.items():
+        lines += ["", *step_lines(roofline, f"work of a {name}", sizes)]
+    return lines + (limit_notes(limits) if limits else [])
 
 
 def _result_lines(report: Mapping[str, Any]) -> list[str]:

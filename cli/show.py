@@ -6,10 +6,12 @@ import argparse
 import json
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from ..targets.artifact import Artifact, Buffer
 from ..targets.dim_code import parse
+from .limits import read_limits
 from .report import report_lines, size_text
 
 
@@ -23,6 +25,9 @@ def make_parser() -> argparse.ArgumentParser:
     form.add_argument("--program", action="store_true", help="kernel calls on planned buffers")
     form.add_argument("--kernels", action="store_true", help="kernels, constants, tile reasons")
     form.add_argument("--report", action="store_true", help="what the compiler decided and why")
+    parser.add_argument(
+        "--limits", metavar="FILE", help="with --report: measured limits of a machine"
+    )
     return parser
 
 
@@ -36,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
         elif options.kernels:
             print("\n".join(_kernel_lines(_json(artifact, "kernels.json"))))
         elif options.report:
-            print("\n".join(report_lines(_json(artifact, "report.json"))))
+            limits = read_limits(Path(options.limits)) if options.limits else None
+            print("\n".join(report_lines(_json(artifact, "report.json"), limits)))
         else:
             print("\n".join(_summary(artifact)))
     return 0

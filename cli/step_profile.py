@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,16 +12,26 @@ import numpy as np
 
 from ..errors import DeviceError
 from ..targets.device import Executable, StepBatch
+from .roofline import Roofline, moved_bytes
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """All calls that one kernel gets in a step, for one op."""
+    """All calls that one kernel gets in a step, for one op.
+
+    Where the artifact's report knows the work: ``flops`` and ``bytes`` of all of them, and with
+    limits of the machine the least time for it and what that is bound by. Kernels that one node
+    became are one entry.
+    """
 
     op: str
     kernel: str
     calls: int
     seconds: float
+    flops: int | None = None
+    bytes: int | None = None
+    limit_s: float | None = None
+    bound_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,11 @@ class StepProfile:
 
 
 def profile_steps(
-    executable: Executable, prompt: int, concurrency: int, steps: int
+    executable: Executable,
+    prompt: int,
+    concurrency: int,
+    steps: int,
+    roofline: Roofline | None = None,
 ) -> list[StepProfile]:
     """The prefill of ``prompt`` tokens, and decode steps of ``concurrency`` sequences after it."""
     if not hasattr(executable, "start_profile"):
@@ -44,8 +59,8 @@ def profile_steps(
     prefill = [_batch(executable, 1, prompt - chunk, chunk)]
     decode = [_batch(executable, concurrency, prompt + step, 1) for step in range(steps)]
     return [
-        _profile(executable, "prefill", prefill * 3, prompt),
-        _profile(executable, "decode", decode, prompt + steps),
+        _profile(executable, "prefill", prefill * 3, prompt, roofline),
+        _profile(executable, "decode", decode, prompt + steps, roofline),
     ]
 
 
@@ -73,7 +88,13 @@ def _batch(executable: Executable, seqs: int, start: int, new: int) -> StepBatch
     )
 
 
-def _profile(executable: Any, name: str, batches: list[StepBatch], context: int) -> StepProfile:
+def _profile(
+    executable: Any,
+    name: str,
+    batches: list[StepBatch],
+    context: int,
+    roofline: Roofline | None,
+) -> StepProfile:
     """One warm-up, the steps without clocks, then the steps again with them."""
     executable.step(batches[0])
     started = time.perf_counter()
@@ -83,7 +104,11 @@ def _profile(executable: Any, name: str, batches: list[StepBatch], context: int)
     executable.start_profile()
     for batch in batches:
         executable.step(batch)
-    kernels = summed(executable.profile(), len(batches))
+    calls = list(executable.profile())
+    if roofline is None or not roofline.costs:
+        kernels = summed(calls, len(batches))
+    else:
+        kernels = with_work(calls, len(batches), roofline, step_sizes(batches[-1]))
     return StepProfile(name, len(batches[0].token_ids), context, wall, kernels)
 
 
@@ -102,6 +127,47 @@ def summed(calls: Iterable[Any], steps: int) -> list[KernelTime]:
     return sorted(times, key=lambda each: -each.seconds)
 
 
+def step_sizes(batch: StepBatch) -> dict[str, int]:
+    """What a program's symbols are in a step."""
+    seqs, pages = batch.page_table.shape
+    return {
+        "tokens": len(batch.token_ids),
+        "seqs": seqs,
+        "pages": pages,
+        "rows": len(batch.logit_rows),
+    }
+
+
+def with_work(
+    calls: Iterable[Any], steps: int, roofline: Roofline, sizes: dict[str, int]
+) -> list[KernelTime]:
+    """`summed` by the report's groups of equal work, held against the machine's limits."""
+    works = roofline.step(sizes)
+    total = moved_bytes(works)
+    place: Counter[int] = Counter()
+    counts: dict[int, list[int]] = {}
+    unknown = []
+    for call in calls:
+        group = roofline.group(call.bucket, place[call.bucket])
+        place[call.bucket] += 1
+        if group not in works:
+            unknown.append(call)
+        elif call.nanoseconds:
+            entry = counts.setdefault(group, [0, 0])
+            entry[0] += 1
+            entry[1] += call.nanoseconds
+    times = summed(unknown, steps)
+    for group, (number, nanoseconds) in counts.items():
+        work = works[group]
+        bound = roofline.bound(work, total)
+        limit, by = (bound.seconds, bound.by) if bound else (None, "")
+        seconds = nanoseconds / steps / 1e9
+        times.append(
+            KernelTime(work.op, work.name, number, seconds, work.flops, work.bytes, limit, by)
+        )
+    return sorted(times, key=lambda each: -each.seconds)
+
+
 def profile_lines(profile: StepProfile) -> list[str]:
     """A table for people."""
     total = sum(each.seconds for each in profile.kernels)
@@ -109,14 +175,33 @@ def profile_lines(profile: StepProfile) -> list[str]:
     lines = [
         f"{profile.name}: {profile.tokens} tokens at context {profile.context}, "
         f"{profile.wall_s * 1e3:.2f} ms a step ({total * 1e3:.2f} ms in kernels while timed)",
-        f"  share       ms  calls  us/call  {'op':<{wide}}  kernel",
+        f"  share       ms  calls  us/call{_work_head(profile)}  {'op':<{wide}}  kernel",
     ]
     shown = [each for each in profile.kernels if each.seconds >= total / 2000]
     lines += [
         f"  {each.seconds / total:5.1%} {each.seconds * 1e3:8.3f} {each.calls:6d} "
-        f"{each.seconds / each.calls * 1e6:8.1f}  {each.op:<{wide}}  {each.kernel}"
+        f"{each.seconds / each.calls * 1e6:8.1f}{_work_cells(each, profile)}"
+        f"  {each.op:<{wide}}  {each.kernel}"
         for each in shown
     ]
     if hidden := len(profile.kernels) - len(shown):
         lines.append(f"  and {hidden} kernels with less than 0.05% each")
     return lines
+
+
+def _work_head(profile: StepProfile) -> str:
+    if all(each.bytes is None for each in profile.kernels):
+        return ""
+    limits = any(each.limit_s is not None for each in profile.kernels)
+    return "     GB/s  GFLOP/s" + ("  of limit  bound by" if limits else "")
+
+
+def _work_cells(each: KernelTime, profile: StepProfile) -> str:
+    """Speed of moving and of computing, and the share of what the machine could do."""
+    head = _work_head(profile)
+    if not head or each.bytes is None or each.flops is None:
+        return " " * len(head)
+    cells = f" {each.bytes / each.seconds / 1e9:8.1f} {each.flops / each.seconds / 1e9:8.1f}"
+    if each.limit_s is None:
+        return f"{cells:<{len(head)}}"
+    return f"{cells:<18} {each.limit_s / each.seconds:8.0%}  {each.bound_by:<9}"[: len(head) + 2]

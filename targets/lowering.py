@@ -70,6 +70,8 @@ class Lowering:
         self.kernels: dict[str, Kernel] = {}
         self.weights: dict[tuple[Value, str], WeightUse] = {}
         self.tiles: dict[str, TileChoice] = {}
+        self.emitted: list[list[tuple[Node, int]]] = []
+        """Per bucket: each node that emits, in order, and how many calls it became."""
         self.bucket = TokenRange(1, None)
         self.unshared_text = "0"
         self._static = graph.static_values()
@@ -196,14 +198,17 @@ class Lowering:
 
     def _emit_bucket(self, reach: TokenRange) -> Bucket:
         self.bucket, self._calls = reach, []
+        emitted: list[tuple[Node, int]] = []
         for node in self.graph.nodes:
             row = self.selection.chosen.get(node)
             if row is None:
                 continue
             if not isinstance(row, OperatorRow):
                 raise LoweringError(f"row {row.name} of {row.op}: expected one that emits calls")
-            self._node = node
+            self._node, before = node, len(self._calls)
             row.emit(node, self)
+            emitted.append((node, len(self._calls) - before))
+        self.emitted.append(emitted)
         return Bucket(reach.high, tuple(self._calls))
 
     def _outputs(self) -> list[Value]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..ir.graph import Graph
 from .assemble import Parts, kernel_records
+from .costs import cost_records
 
 FUSED = ("add_rmsnorm", "gated_linear", "rope_write_kv")
 """Ops that only fusion makes; `linear` counts as a fusion when it has an epilogue."""
@@ -31,6 +32,7 @@ def make_report(
         },
         "rows": _rows(parts),
         "kernels": kernel_records(parts.lowering),
+        "costs": cost_records(parts.lowering, parts.program),
         "memory": {
             "arena_text": parts.program.arena_bytes,
             "unshared_text": parts.lowering.unshared_text,

@@ -176,6 +176,12 @@ class WriteKv(Op):
     def reference(self, state: Array, k: Array, v: Array, slots: Array) -> Array:
         return _store(self, state, k, v, slots)
 
+    def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
+        """Only the slots that are written are moved."""
+        state, k, v, slots = inputs
+        written = k.with_dtype(state.dtype).bytes + v.with_dtype(state.dtype).bytes
+        return Cost(0, as_dim(k.bytes + v.bytes + slots.bytes + written))
+
 
 @dataclass(frozen=True)
 class RopeWriteKv(Op):
@@ -220,6 +226,15 @@ class RopeWriteKv(Op):
         q, k, v = np.split(heads, [self.heads, self.heads + kv_heads], axis=1)
         q, k = (rotate(x, cos, sin, self.interleaved) for x in (q, k))
         return q, _store(self, state, k, v, slots)
+
+    def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
+        """Three operations per rotated element; only the slots that are written are moved."""
+        qkv, cos, sin, state, slots = inputs
+        _, _, _, kv_heads, width = state.shape
+        kv = state.with_shape(qkv.shape[0], kv_heads, width)
+        read = qkv.bytes + cos.bytes + sin.bytes + slots.bytes
+        flops = 3 * (outputs[0].size + kv.size)
+        return Cost(as_dim(flops), as_dim(read + outputs[0].bytes + 2 * kv.bytes))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from ...errors import VerifyError
 from ..blocks import BlockArray
+from ..dim import as_dim
 from ..dtype import F32
-from ..op import Array, Op, expect
+from ..op import Array, Cost, Op, expect
 from ..types import TensorType
 
 
@@ -44,6 +46,12 @@ class Embedding(Op):
         _check_index("embedding", ids, len(table))
         return np.asarray(table[ids], np.float32)
 
+    def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
+        """Only the rows that are asked for are read."""
+        table, ids = inputs
+        rows = table.with_shape(ids.size, table.shape[1])
+        return Cost(outputs[0].size, as_dim(rows.bytes + ids.bytes + outputs[0].bytes))
+
 
 @dataclass(frozen=True)
 class GatherRows(Op):
@@ -59,3 +67,7 @@ class GatherRows(Op):
     def reference(self, x: Array, rows: Array) -> Array:
         _check_index("gather_rows", rows, len(x))
         return x[rows]
+
+    def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
+        """Only the rows that are asked for are read."""
+        return Cost(0, as_dim(2 * outputs[0].bytes + inputs[1].bytes))

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from sglk.bench import cpu_vs_peers, first_token, soak
+from sglk.bench import cpu_vs_peers, first_token, mixed_load
 from sglk.bench.contest import Contender, environment
 
 
@@ -44,14 +44,14 @@ def test_the_first_and_the_last_minute_are_compared() -> None:
     def work(batch: Any) -> None:
         now[0] += 1.0 if now[0] < 300 else 2.0
 
-    result = soak.run_cycles(work, 600, clock=lambda: now[0])
+    result = mixed_load.run_cycles(work, 600, clock=lambda: now[0])
     assert result["change"] == pytest.approx(-0.5)
     assert result["minutes"] >= 10
-    assert "MISSED" in soak.soak_lines(result, 0.03)[1]
+    assert "MISSED" in mixed_load.soak_lines(result, 0.03)[1]
 
 
 def test_every_cycle_is_the_same_work_on_new_tokens() -> None:
-    turning = soak.cycles()
+    turning = mixed_load.cycles()
     one, two = next(turning), next(turning)
     shape = [[(len(prompt), new) for prompt in prompts] for prompts, new in one]
     assert shape == [[(len(prompt), new) for prompt in prompts] for prompts, new in two]
