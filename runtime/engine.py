@@ -138,8 +138,6 @@ class Engine:
             namespace=cache_salt,
             priority=priority,
         )
-        now = self.clock()
-        self.scheduler.add(request, now)
         seed = _fresh_seed() if params.seed is None else int(params.seed)
         row = RowState(
             params,
@@ -149,7 +147,8 @@ class Engine:
             end_ids=[token for token in request.stop_ids if token < self.vocab_size],
             mask=None if mask is None else MaskedRow(mask, self.vocab_size, self._worker()),
         )
-        live = Live(request, row, self._answer_text(params), Timing(now))
+        live = Live(request, row, self._answer_text(params), Timing(self.clock()))
+        self.scheduler.add(request, live.timing.arrived)
         self._live[request_id] = live
         if deadline is not None:
             self._deadlines.add(live, deadline, only_waiting=False)

@@ -218,6 +218,8 @@ class Scheduler:
         cause a preemption at once. With nobody running no spare is asked for: the request fits by
         `check_admissible`, so the queue always moves.
         """
+        if self.running and self.kv.num_available <= len(self.running):
+            return  # whoever starts needs a page of its own
         held_until = self._held_until(now)
         if held_until is not None:
             plan.wait_until = None if plan.chunks else held_until

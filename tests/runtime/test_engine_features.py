@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +102,38 @@ def test_a_mask_that_fails_ends_its_request_alone(
     assert tokens(found["good"]) == fake.expected_tokens([7], 6, VOCAB)
     assert engine.stats().pages_held == 0
     assert engine.stats().finished == {"error": 2, "length": 1}
+    engine.close()
+
+
+def test_the_next_mask_is_filled_while_the_device_computes(make_engine: MakeEngine) -> None:
+    """Each fill waits for the device's next step to begin, so nothing before that may need it."""
+    engine = make_engine()
+    began = threading.Semaphore(0)
+    device: Any = engine._executor.executable
+    compute = device.step
+
+    def step(batch: Any) -> Any:
+        began.release()
+        return compute(batch)
+
+    class Slow(Cycle):
+        def fill(self, words: NDArray[np.uint32]) -> None:
+            assert began.acquire(timeout=30), "the device waited for the mask"
+            super().fill(words)
+
+    device.step = step
+    engine.add_request("a", [1, 2], SamplingParams(max_tokens=9), mask=Slow([5, 6], length=5))
+    assert len(finish(engine)["a"]) == 5
+    engine.close()
+
+
+def test_a_request_that_is_refused_leaves_nothing(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    with pytest.raises(RequestError, match="expected prompt and answer of at most 253 tokens"):
+        engine.add_request("a", [1], SamplingParams(max_tokens=900), mask=Cycle([1]), deadline=1.0)
+    assert not engine.has_work and engine.step() == []
+    engine.add_request("a", [1], SamplingParams(max_tokens=2))
+    assert len(finish(engine)["a"]) == 2
     engine.close()
 
 
