@@ -26,6 +26,8 @@ COMMANDS = {
     "verify": "check an artifact's hashes and run its self-test",
     "bench": "measure an artifact on this machine",
 }
+WITHOUT_BLAS = {"run", "serve"}
+"""These multiply no matrices in NumPy; starting its threads takes long on a busy machine."""
 DESCRIPTION = "Compile a language model for a chip ahead of time, and run it."
 
 LOGGED = (
@@ -91,6 +93,8 @@ def _run(name: str, arguments: Sequence[str], prog: str) -> int:
 
 def _imported(name: str) -> ModuleType:
     """The subcommand's module; looking for garbage among what imports make would find nothing."""
+    if name in WITHOUT_BLAS and "numpy" not in sys.modules:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     was_enabled = gc.isenabled()
     gc.disable()
     try:
