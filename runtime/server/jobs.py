@@ -38,8 +38,8 @@ class Job:
 def count_of(body: Mapping[str, Any]) -> int:
     """Answers that a request asks for: ``n`` for each prompt."""
     prompt = body.get("prompt")
-    is_list = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
-    return int(given(body, "n", 1)) * (len(prompt) if is_list and prompt else 1)
+    has_several = isinstance(prompt, list) and isinstance(prompt[0], str | list)
+    return int(given(body, "n", 1)) * (len(prompt) if has_several and prompt else 1)
 
 
 async def chat_job(model: Model, body: Mapping[str, Any], default_max_tokens: int | None) -> Job:
@@ -136,9 +136,14 @@ async def _prompts(model: Model, prompt: Any) -> list[Sequence[int]]:
     """Token ids of each prompt of a completion."""
     if isinstance(prompt, str):
         return [await model.prompts.of_text(prompt)]
-    if isinstance(prompt[0], int):
-        return [prompt]
-    return [p if isinstance(p, list) else await model.prompts.of_text(p) for p in prompt]
+    if not isinstance(prompt[0], str | list):
+        return [_ids(prompt)]
+    return [_ids(p) if isinstance(p, list) else await model.prompts.of_text(p) for p in prompt]
+
+
+def _ids(prompt: list[float]) -> list[int]:
+    """JSON has one kind of number: 3.0 is a whole one too."""
+    return [int(token) for token in prompt]
 
 
 def _echoes(

@@ -38,6 +38,8 @@ def sampling_params(
     seed = given(body, "seed")
     values["seed"] = _fresh_seed() if seed is None else int(seed) % MAX_SEED
     values["logit_bias"] = _logit_bias(given(body, "logit_bias", {}))
+    if "stop_token_ids" in values:
+        values["stop_token_ids"] = [int(token) for token in values["stop_token_ids"]]
     for name in ("top_k", "min_tokens"):
         if name in values:
             values[name] = int(values[name])

@@ -101,6 +101,13 @@ def test_completions_take_lists_ids_and_echo(server: Any) -> None:
     )
 
 
+def test_whole_numbers_may_have_a_point(server: Any) -> None:
+    ask = {"model": "test", "prompt": [5, 6], "max_tokens": 3, "temperature": 0}
+    plain = server.post("/v1/completions", ask).json()
+    pointed = {**ask, "prompt": [5.0, 6.0], "max_tokens": 3.0, "n": 1.0, "stop_token_ids": [339.0]}
+    assert server.post("/v1/completions", pointed).json()["choices"] == plain["choices"]
+
+
 def test_completions_default_to_sixteen_tokens(server: Any) -> None:
     answer = server.openai.completions.create(
         model="test", prompt="x", extra_body={"ignore_eos": True}
