@@ -5,8 +5,9 @@
 
 Steps that only decode and steps with prefill chunks run different kernels, so each kind has its own
 coefficients. Errors count relative to the step's time, and steps that something else delayed (much
-slower than the fit) lose their weight. `StepModel` serves the scheduler, which sizes chunks by it,
-and `sglk sim`.
+slower than the fit) lose their weight. Kernels change with the number of tokens, so what the sum
+gets wrong for steps of 1, 2, 3 to 4, 5 to 8, ... tokens is corrected by a factor for each of these
+sizes. `StepModel` serves the scheduler, which sizes chunks by it, and `sglk sim`.
 """
 
 from __future__ import annotations
@@ -37,11 +38,15 @@ class Costs(NamedTuple):
     names: tuple[str, ...]
     values: tuple[float, ...]
     """The constant first."""
+    factors: tuple[float, ...] = ()
+    """Corrections for steps of up to 1, 2, 4, 8, ... tokens; 1 beyond the last."""
 
     def seconds(self, load: StepLoad) -> float:
         """Modelled seconds of one step."""
         named = zip(self.names, self.values[1:], strict=True)
-        return self.values[0] + sum(value * float(getattr(load, name)) for name, value in named)
+        total = self.values[0] + sum(value * float(getattr(load, n)) for n, value in named)
+        size = _size_class(load)
+        return total * self.factors[size] if size < len(self.factors) else total
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,20 @@ def _fit(records: Sequence[StepRecord], names: tuple[str, ...]) -> Costs | None:
         values = non_negative_least_squares(features * root[:, None], root)
         error = np.abs(features @ values - ones)
         weights = np.minimum(1.0, _OUTLIER / np.maximum(error, 1e-9))
-    return Costs(names, tuple(float(value) for value in values))
+    factors = _factors(records, 1 / np.maximum(features @ values, 1e-9))
+    return Costs(names, tuple(float(value) for value in values), factors)
+
+
+def _size_class(load: StepLoad) -> int:
+    """0 for 1 token, 1 for 2, 2 for 3 to 4, 3 for 5 to 8, ..."""
+    return (load.prefill_tokens + load.decode_rows - 1).bit_length()
+
+
+def _factors(records: Sequence[StepRecord], ratios: Floats) -> tuple[float, ...]:
+    """The median of measured over modelled seconds for each size; 1 where few were measured."""
+    sizes = np.array([_size_class(record.load) for record in records])
+    found = [ratios[sizes == size] for size in range(int(sizes.max()) + 1)]
+    return tuple(float(np.median(r)) if len(r) >= MIN_STEPS else 1.0 for r in found)
 
 
 def non_negative_least_squares(a: Floats, b: Floats) -> Floats:

@@ -263,6 +263,15 @@ def test_the_step_model_finds_the_costs_among_stalls() -> None:
     assert model.prefill_within(0.05, 10, 1000) == pytest.approx(145, abs=6)
 
 
+def test_what_kernels_for_other_sizes_cost_is_corrected() -> None:
+    """Steps of more than 16 tokens run a kernel that takes half as long again."""
+    loads = [StepLoad(0, rows, rows, 50 * rows, 0) for rows in range(1, 33)] * 16
+    seconds = [0.01 + 0.001 * x.decode_rows * (1.5 if x.decode_rows > 16 else 1) for x in loads]
+    model = StepModel.fit([timed(*pair) for pair in zip(loads, seconds, strict=True)])
+    errors = [abs((model.seconds(x) or 0) / y - 1) for x, y in zip(loads, seconds, strict=True)]
+    assert max(errors) < 0.12 and float(np.median(errors)) < 0.03
+
+
 def test_too_few_steps_say_nothing() -> None:
     model = StepModel.fit([timed(StepLoad(0, 1, 1, 9, 0), 0.1)] * 3)
     assert model.seconds(StepLoad(0, 1, 1, 9, 0)) is None
