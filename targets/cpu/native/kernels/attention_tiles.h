@@ -127,17 +127,26 @@ INL void end_tiles() {}
 
 const int STRIP = 4;  // rows that share a load of B
 
-// sums[row][half] += pairs of A rows x pairs of B: 16 pairs, B rows `b_stride` bf16 apart
+// sums[row][half] += pairs of A rows x pairs of B: 16 pairs, B rows `b_stride` bf16 apart. In the
+// order of one AMX product: a chain of FMA over the even inputs and one over the odd ones, from
+// zero; then sum + (even + odd).
 INL void strip_step(__m512 (&sums)[STRIP][2], const bf16* a, const bf16* b, int b_stride) {
+  __m512 even[STRIP][2] = {}, odd[STRIP][2] = {};
   for (int pair = 0; pair < 16; pair++) {
     const __m512i b0 = _mm512_loadu_si512(b + pair * b_stride);
     const __m512i b1 = _mm512_loadu_si512(b + pair * b_stride + 32);
     for (int row = 0; row < STRIP; row++) {
       const __m512i x = _mm512_set1_epi32(*(const int32_t*)(a + row * 32 + 2 * pair));
-      sums[row][0] = dot_pairs(sums[row][0], x, b0);
-      sums[row][1] = dot_pairs(sums[row][1], x, b1);
+      even[row][0] = _mm512_fmadd_ps(evens(x), evens(b0), even[row][0]);
+      even[row][1] = _mm512_fmadd_ps(evens(x), evens(b1), even[row][1]);
+      odd[row][0] = _mm512_fmadd_ps(odds(x), odds(b0), odd[row][0]);
+      odd[row][1] = _mm512_fmadd_ps(odds(x), odds(b1), odd[row][1]);
     }
   }
+  for (int row = 0; row < STRIP; row++)
+    for (int half = 0; half < 2; half++)
+      sums[row][half] =
+          _mm512_add_ps(sums[row][half], _mm512_add_ps(even[row][half], odd[row][half]));
 }
 
 template <class C> void scores(Tiles<C>& t, int begin, int end) {

@@ -1,4 +1,4 @@
-// Vectors of 16 f32 for attention on AVX-512: 2^x, rounding to bf16, products of bf16 pairs.
+// Vectors of 16 f32 for attention on AVX-512: 2^x, rounding to bf16 and back.
 #pragma once
 #include <immintrin.h>
 #include "tilec.h"
@@ -56,17 +56,10 @@ INL __m256i round_16(__m512 x) {
   return _mm512_castsi512_si256(round_pair(x, x));
 }
 
-// acc + a0 * b0 + a1 * b1 in each lane, for pairs of bf16
-INL __m512 dot_pairs(__m512 acc, __m512i a, __m512i b) {
-#ifdef __AVX512BF16__
-  return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
-#else
-  const __m512i odd = _mm512_set1_epi32(int(0xffff0000u));
-  acc = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(a, 16)),
-                        _mm512_castsi512_ps(_mm512_slli_epi32(b, 16)), acc);
-  return _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_si512(a, odd)),
-                         _mm512_castsi512_ps(_mm512_and_si512(b, odd)), acc);
-#endif
+// The first and the second of each pair of bf16
+INL __m512 evens(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+INL __m512 odds(__m512i pairs) {
+  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(int(0xffff0000u))));
 }
 
 INL __m512 load_f32(const float* from, int64_t at) { return _mm512_loadu_ps(from + at); }
