@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...ir.dim import Dim, as_dim, cdiv
-from ...ir.dtype import BF16
+from ...ir.dtype import BF16, I8, DType
 from ...ir.graph import Node, Value
-from ...ir.ops.activations import RoundRows
+from ...ir.ops.activations import QuantizeRows, RoundRows
 from ...ir.ops.linear import GatedLinear, Linear
 from ...ir.target import Target
 from ..kernels.packing import BLOCK_TYPES
@@ -42,16 +42,32 @@ OFF = "kernels written by hand are switched off"
 
 
 def accepts_product(node: Node, target: Target) -> str:
-    """Why a product cannot run here, or ""."""
+    """Why a product of bf16 activations cannot run here, or ""."""
+    w = node.inputs[1].type
+    if w.dtype != BF16 and w.dtype.name not in BLOCK_TYPES:
+        return f"no kernel for {w.dtype}"
+    return refuses(node, target, BF16)
+
+
+def accepts_integers(node: Node, target: Target) -> str:
+    """Why a product of 8-bit activations cannot run here (`rows_int8`), or ""."""
+    x, w = node.inputs[0], node.inputs[1].type
+    if w.dtype.name not in BLOCK_TYPES:
+        return f"no kernel for i8 and {w.dtype}"
+    if x.producer is None or not isinstance(x.producer.op, QuantizeRows):
+        return "expected x from quantize_rows: its kernel stores it in the order of the tiles"
+    return refuses(node, target, I8)
+
+
+def refuses(node: Node, target: Target, activations: DType) -> str:
+    """What all products here need."""
     x, w = node.inputs[0].type, node.inputs[1].type
     if not target.handwritten:
         return OFF
-    if x.dtype != BF16:
-        return f"expected x of bf16, got {x.dtype}"
+    if x.dtype != activations:
+        return f"expected x of {activations}, got {x.dtype}"
     if not all(isinstance(d, int) for d in w.shape) or int(w.shape[1]) % DEPTH:
         return f"expected a weight with K a multiple of {DEPTH}, got {w}"
-    if w.dtype != BF16 and w.dtype.name not in BLOCK_TYPES:
-        return f"no kernel for {w.dtype}"
     if isinstance(node.op, GatedLinear) and int(w.shape[0]) // 2 % LANES:
         return f"expected halves of a multiple of {LANES} rows, got {w}"
     return ""
@@ -135,6 +151,11 @@ def emit_round(node: Node, ctx: Lowering) -> None:
     ctx.launch_native("round_rows", (row_count(x), 1, 1), arguments, {"K": int(x.type.shape[-1])})
 
 
+def _has_tiles(product: Node, target: Target) -> bool:
+    rows = (accepts_product, accepts_integers)
+    return any(not accepts(product, target) for accepts in rows)
+
+
 def accepts_embedding(node: Node, target: Target) -> str:
     """A table of its own may have any layout; one that is the head's weight too has the head's."""
     table = node.inputs[0]
@@ -143,8 +164,8 @@ def accepts_embedding(node: Node, target: Target) -> str:
     if table.type.dtype.name not in BLOCK_TYPES:
         return f"no kernel for {table.type.dtype}"
     heads = [user for user in table.uses if isinstance(user.op, Linear)]
-    if not heads or any(accepts_product(head, target) for head in heads):
-        return "no product of bf16 activations has the same weight"
+    if not heads or not all(_has_tiles(head, target) for head in heads):
+        return "no product by hand has the same weight"
     return ""
 
 

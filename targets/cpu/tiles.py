@@ -91,7 +91,7 @@ def _planes(block: BlockType, whole: Array) -> list[Array]:
     """[64, groups, 32] as the vectors of a record, uint8 [4, groups, 64] each."""
     wide = whole.astype(np.uint32)
     if block.bits == 8:
-        orders = [(4 * z, 4 * z + 2, 4 * z + 1, 4 * z + 3) for z in range(8)]
+        orders = [[8 * z + 2 * odd + i for i in (0, 4, 1, 5)] for z in range(4) for odd in (0, 1)]
         return [_lanes(_combine(wide, order, (0, 8, 16, 24))) for order in orders]
     shifts = (0, 4, 8, 12, 16, 20, 24, 28)
     order = [2 * i + odd for odd in (0, 1) for i in range(4)]

@@ -6,7 +6,8 @@
 //                 8z + 2i + 1 (i = 0..3, z = 0..3);
 //                 5 bits: one more vector, bit j of the low half is bit 4 of input 2j, of the high
 //                 half of input 2j + 1; 6 bits: two more, vector j / 8 has 2 bits at 2 (j % 8).
-//   8 bits:       lane of vector z (0..7): bytes of inputs 4z, 4z + 2, 4z + 1, 4z + 3, plus 128.
+//   8 bits:       lane of vector 2z: bytes of inputs 8z + (0, 4, 1, 5), of vector 2z + 1 those of
+//                 8z + (2, 6, 3, 7), plus 128: the order that nibbles under a mask of 15 have.
 // Then the scales: f16 d[16] and, with minimums, f16 m[16]. Of super-blocks (8 records): u8 sc[16],
 // mn[16] (with minimums) or i8 sc[2][16], and before the first record f16 d[16] and dmin[16].
 // A pair of inputs per lane is what a row of an AMX bf16 tile holds, so unpacking is a table lookup.
@@ -89,8 +90,8 @@ INL vf byte(vi v) {
 // Integers of inputs 2j and 2j + 1 of a record, less the type's zero, as floats.
 template <class C>
 INL void unpack_pair(const uint8_t* record, int j, vf& even, vf& odd) {
-  const int vector = C::BITS == 8 ? j / 2 : j / 4;
-  const int low = C::BITS == 8 ? 8 * (j % 2) : 4 * (j % 4);
+  const int vector = C::BITS == 8 ? j / 4 * 2 + j % 2 : j / 4;
+  const int low = C::BITS == 8 ? 8 * (j % 4 / 2) : 4 * (j % 4);
   const vi v = vld((const int32_t*)(record + 64 * vector));
   const vi a = low ? ushr(v, vsplat(low)) : v, b = ushr(v, vsplat(low + 16));
   if constexpr (C::BITS == 8) {
@@ -141,9 +142,10 @@ INL void unpack_record(const uint8_t* record, const Table<C>& table, uint16_t* t
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i)
         f[i] = (__m512i)_mm512_sub_ps((__m512)merge(low, _mm512_srli_epi32(v, 8 * i), magic), bias);
-      // bytes 0 and 2 are a pair, 1 and 3 the next
-      _mm512_store_si512(tile + 64 * z, merge(top, f[2], _mm512_srli_epi32(f[0], 16)));
-      _mm512_store_si512(tile + 64 * z + 32, merge(top, f[3], _mm512_srli_epi32(f[1], 16)));
+      // bytes 0 and 2 are a pair, 1 and 3 the one after the next
+      uint16_t* pair = tile + 32 * (z / 2 * 4 + z % 2);
+      _mm512_store_si512(pair, merge(top, f[2], _mm512_srli_epi32(f[0], 16)));
+      _mm512_store_si512(pair + 64, merge(top, f[3], _mm512_srli_epi32(f[1], 16)));
     }
     return;
   }
