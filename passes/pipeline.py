@@ -34,6 +34,7 @@ from .round_activations import RoundActivations
 from .round_attention import RoundAttention
 from .set_weight_dtypes import SetWeightDtypes
 from .snapshot import Snapshot
+from .sum_groups import SumGroups
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
 def _round(target: Target, options: StepOptions) -> tuple[Pass, ...]:
     """Activations of fewer bits, once for each value; only kernels written by hand want sums."""
     if options.activations == F32:
-        return ()
+        return (SumGroups(), EliminateCommon()) if target.handwritten else ()
     first = (QuantizeActivations(),) if options.activations == I8 else ()
     rounding = (RoundActivations(sums=target.handwritten), RoundAttention())
     return (*first, *rounding, EliminateCommon())

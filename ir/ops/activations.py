@@ -44,7 +44,7 @@ class RoundRows(Op):
 class QuantizeRows(Op):
     """(x f32[..., K]) -> (i8[..., K], f32[..., K / group]): x as integers, a scale for each group.
 
-    scale = absmax / 127 and integer = x * (127 / absmax), each operation in f32, rounded to nearest,
+    scale = absmax / 127, integer = x * (127 / absmax), each operation in f32, rounded to nearest,
     ties to even. A group below `TINY` becomes zeros with scale 0; one with NaN or infinity becomes
     zeros with scale NaN, which a product passes on.
     """
@@ -66,3 +66,21 @@ class QuantizeRows(Op):
         scale = np.where(usable, safe / LIMIT, np.where(largest < TINY, np.float32(0), np.nan))
         scaled = np.where(usable[..., None], groups, np.float32(0)) * (LIMIT / safe)[..., None]
         return np.rint(scaled).astype(np.int8).reshape(x.shape), scale.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class GroupSums(Op):
+    """(x f32[..., K]) -> f32[..., K / group]: what a product with weights d q + m needs of m."""
+
+    group: int = 32
+    name: ClassVar[str] = "group_sums"
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        width = x.shape[-1] if x.rank else 0
+        good = x.dtype == F32 and isinstance(width, int) and width > 0 and width % self.group == 0
+        expect(good, f"group_sums: expected f32[..., multiple of {self.group}], got {x}")
+        return (x.with_shape(*x.shape[:-1], as_dim(width // self.group)),)
+
+    def reference(self, x: Array) -> Array:
+        groups = np.asarray(x, np.float32).reshape(*x.shape[:-1], -1, self.group)
+        return groups.sum(-1, dtype=np.float32)

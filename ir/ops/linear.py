@@ -30,14 +30,18 @@ def _product_cost(inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -
 
 def _may_multiply(x: TensorType, w: TensorType) -> bool:
     same = w.rank == 2 and x.rank > 0 and x.shape[-1:] == w.shape[1:]
-    return same and w.dtype.is_float and (x.dtype in (F32, BF16) or x.dtype == I8 and w.dtype.is_block)
+    return (
+        same
+        and w.dtype.is_float
+        and (x.dtype in (F32, BF16) or (x.dtype == I8 and w.dtype.is_block))
+    )
 
 
 def _expect_side(where: str, op: Linear | GatedLinear, x: TensorType, side: TensorType) -> None:
-    """Scales of integer x, or sums of bf16 x, over groups of its last dim."""
+    """Scales of integer x, or sums of float x, over groups of its last dim."""
     good = side.dtype == F32 and side.rank == x.rank and side.shape[:-1] == x.shape[:-1]
-    wanted, kind = (I8, "scales") if op.has_scales else (BF16, "sums")
-    good = good and x.dtype == wanted and not (op.has_scales and op.has_sums)
+    wanted, kind = ("i8", "scales") if op.has_scales else ("float", "sums")
+    good = good and (x.dtype == I8) == op.has_scales and not (op.has_scales and op.has_sums)
     expect(good, f"{where}: expected {wanted} x and its f32 {kind}, got {x}, {side}")
 
 
@@ -77,7 +81,7 @@ class Linear(Op):
 
     y = activation(x w^T + bias) + residual, accumulated in f32. ``x`` is f32 or bf16, ``w`` of any
     float dtype, block types included; for those ``x`` may be i8, its scales beside it
-    (``has_scales``, `QuantizeRows`). ``has_sums`` (of bf16 x by group, `RoundRows`), ``has_bias``
+    (``has_scales``, `QuantizeRows`). ``has_sums`` (of float x by group, `GroupSums`), ``has_bias``
     and ``has_residual`` say which other optional operands follow.
 
     With i8 every kernel sums alike, so results have the same bits everywhere. For each group of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...ir.dim import Dim, as_dim, cdiv
-from ...ir.dtype import BF16, I8, DType
+from ...ir.dtype import BF16, F32, I8, DType
 from ...ir.graph import Node, Value
 from ...ir.ops.activations import QuantizeRows, RoundRows
 from ...ir.ops.linear import GatedLinear, Linear
@@ -57,6 +57,17 @@ def accepts_integers(node: Node, target: Target) -> str:
     if x.producer is None or not isinstance(x.producer.op, QuantizeRows):
         return "expected x from quantize_rows: its kernel stores it in the order of the tiles"
     return refuses(node, target, I8)
+
+
+def accepts_exact(node: Node, target: Target) -> str:
+    """Why a product of f32 activations cannot run here (`rows_exact`), or ""."""
+    op, w = node.op, node.inputs[1].type
+    assert isinstance(op, Linear | GatedLinear)
+    if w.dtype.name not in BLOCK_TYPES:
+        return f"no kernel for f32 and {w.dtype}"
+    if BLOCK_TYPES[w.dtype.name].has_min and not op.has_sums:
+        return "expected the sums of x by group: the type has a minimum"
+    return refuses(node, target, F32)
 
 
 def refuses(node: Node, target: Target, activations: DType) -> str:
@@ -135,9 +146,13 @@ def _launch(
         **type_constants(w),
     }
     grid = (as_dim(cdiv(n // halves, block_n)), as_dim(cdiv(rows, BLOCK_M)), 1)
-    ctx.launch_native(
-        "dense_bf16" if w.type.dtype == BF16 else "linear_bf16", grid, arguments, constants
-    )
+    ctx.launch_native(_kernel(x, w), grid, arguments, constants)
+
+
+def _kernel(x: Value, w: Value) -> str:
+    if x.type.dtype == F32:
+        return "linear_f32"
+    return "dense_bf16" if w.type.dtype == BF16 else "linear_bf16"
 
 
 def accepts_round(node: Node, target: Target) -> str:
@@ -152,7 +167,7 @@ def emit_round(node: Node, ctx: Lowering) -> None:
 
 
 def _has_tiles(product: Node, target: Target) -> bool:
-    rows = (accepts_product, accepts_integers)
+    rows = (accepts_product, accepts_integers, accepts_exact)
     return any(not accepts(product, target) for accepts in rows)
 
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from ...ir.target import Denied
 from ..table import OperatorRow
-from . import rows_attention, rows_generic, rows_int8, rows_linear, rows_native, rows_token
+from . import (
+    rows_attention,
+    rows_exact,
+    rows_generic,
+    rows_int8,
+    rows_linear,
+    rows_native,
+    rows_token,
+)
 
 TABLE: tuple[OperatorRow, ...] = (
     *rows_native.ROWS,
     *rows_int8.ROWS,
+    *rows_exact.ROWS,
     *rows_linear.ROWS,
     *rows_token.ROWS,
     *rows_attention.ROWS,

@@ -38,18 +38,20 @@ def bf16_bits(x: np.ndarray) -> np.ndarray:
 
 
 def group_sums(x: np.ndarray) -> np.ndarray:
-    """As `round_rows`: even and odd inputs in order, then both."""
-    groups = round_bf16(x).reshape(len(x), -1, 16, 2)
-    total = np.zeros((*groups.shape[:2], 2), np.float32)
-    for j in range(16):
-        total += groups[:, :, j]
-    return total[..., 0] + total[..., 1]
+    """Sums over groups of 32 in the kernels' order: halves are added, then halves of those."""
+    v = x.astype(np.float32).reshape(len(x), -1, 32)
+    while v.shape[-1] > 1:
+        half = v.shape[-1] // 2
+        v = v[..., :half] + v[..., half:]
+    return v[..., 0]
 
 
 class Product:
     """One weight, packed, and kernels of one instruction set to multiply it with."""
 
-    def __init__(self, isa: str, name: str, n: int, k: int, **constants: int | bool) -> None:
+    def __init__(
+        self, isa: str, name: str, n: int, k: int, *, x: str = "bf16", **constants: int | bool
+    ) -> None:
         rng = np.random.default_rng([n, k, len(name)])
         halves = int(constants.get("HALVES", 1))
         self.n, self.k, self.name = n // halves, k, name
@@ -68,10 +70,11 @@ class Product:
             "ACT": 0, "HAS_BIAS": False, "HAS_RESIDUAL": False, "OUT_BF16": False,
             **kind, **constants,
         }  # fmt: skip
-        types = ["*bf16", "*u8", "*fp32", "i32"] + ["*fp32"] * (
+        self.x = x
+        types = ["*fp32" if x == "f32" else "*bf16", "*u8", "*fp32", "i32"] + ["*fp32"] * (
             self.has_min + bool(self.constants["HAS_BIAS"]) + bool(self.constants["HAS_RESIDUAL"])
         )
-        function = f"native.{'dense_bf16' if name == 'bf16' else 'linear_bf16'}"
+        function = f"native.{'dense_bf16' if name == 'bf16' else f'linear_{x}'}"
         signature = tuple((f"a{i}", t) for i, t in enumerate(types))
         made = Kernel(function, signature, tuple(sorted(self.constants.items())))
         self.kernel = native_kernel(made)
@@ -79,9 +82,10 @@ class Product:
 
     def __call__(self, x: np.ndarray, *optional: np.ndarray) -> np.ndarray:
         y = np.full((len(x), self.n), POISON)
+        x = x if self.x == "f32" else round_bf16(x)
         sums = [group_sums(x)] if self.has_min else []
         grid = (-(-self.n // int(self.constants["BLOCK_N"])), -(-len(x) // 64))
-        args = (bf16_bits(x), self.packed, y, len(x), *sums, *optional)
+        args = (x if self.x == "f32" else bf16_bits(x), self.packed, y, len(x), *sums, *optional)
         self.library.launch(self.kernel, args, grid)
         return y
 
@@ -98,12 +102,17 @@ def inputs(rows: int, k: int) -> np.ndarray:
 NAMES = [*BLOCK_TYPES, "bf16"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_type_and_batch(name: str) -> None:
+KINDS = [(name, "bf16") for name in NAMES] + [(name, "f32") for name in BLOCK_TYPES]
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_every_type_and_batch(name: str, kind: str) -> None:
     k = 512 if BLOCK_TYPES.get(name) and BLOCK_TYPES[name].is_super else 96
-    product = Product(BEST, name, 40, k)  # the last program has half a block too much
+    product = Product(BEST, name, 40, k, x=kind)  # the last program has half a block too much
     x = inputs(150, k)
-    wanted = round_bf16(x).astype(np.float64) @ product.weight.astype(np.float64).T
+    wanted = (x if kind == "f32" else round_bf16(x)).astype(np.float64) @ product.weight.astype(
+        np.float64
+    ).T
     got = product(x)
     check(wanted, got)
     for rows in (1, 2, 15, 16, 17, 64, 65):
@@ -112,13 +121,14 @@ def test_every_type_and_batch(name: str) -> None:
     assert product(x[70:71]).tobytes() == got[70:71].tobytes()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "kind"), KINDS)
 @pytest.mark.parametrize("isa", ISAS[1:])
-def test_machines_agree_to_the_bit(name: str, isa: str) -> None:
+def test_machines_agree_to_the_bit(name: str, kind: str, isa: str) -> None:
     k = 256
     x = inputs(20, k)
-    assert Product(isa, name, 32, k)(x).tobytes() == Product(BEST, name, 32, k)(x).tobytes()
-    assert Product(isa, name, 32, k)(x[:1]).tobytes() == Product(BEST, name, 32, k)(x)[:1].tobytes()
+    one, other = (Product(i, name, 32, k, x=kind) for i in (BEST, isa))
+    assert one(x).tobytes() == other(x).tobytes()
+    assert other(x[:1]).tobytes() == one(x)[:1].tobytes()
 
 
 @pytest.mark.parametrize("name", ["q4_1", "bf16"])
@@ -166,7 +176,7 @@ def test_embedding_and_rounding() -> None:
     )
     load(build([kernel], isa_named(BEST))).launch(kernel, (x, rounded, sums), (5,))
     assert (rounded == to_storage(x, BF16)).all()
-    assert sums.tobytes() == group_sums(x).tobytes()
+    assert sums.tobytes() == group_sums(round_bf16(x)).tobytes()
 
 
 @pytest.mark.parametrize("name", list(BLOCK_TYPES))

@@ -11,7 +11,7 @@ from sglk.ir.dim import concrete, dim
 from sglk.ir.dtype import BF16, BOOL, I64, round_bf16
 from sglk.ir.graph import Graph
 from sglk.ir.op import OPS, Op, result_types
-from sglk.ir.ops.activations import QuantizeRows, RoundRows
+from sglk.ir.ops.activations import GroupSums, QuantizeRows, RoundRows
 from sglk.ir.ops.attention import Attention, PagedAttention, RopeWriteKv, WriteKv
 from sglk.ir.ops.elementwise import Binary, Cast, Unary, Where
 from sglk.ir.ops.linear import GatedLinear, Linear, MatMul
@@ -74,6 +74,7 @@ SAMPLES: dict[str, tuple[Op, list[str]]] = {
     "where": (Where(), ["bool[tokens, 1]", "f32[tokens, 4]", "f32[]"]),
     "cast": (Cast(BF16), ["f32[tokens, 4]"]),
     "round_rows": (RoundRows(), ["f32[tokens, 64]"]),
+    "group_sums": (GroupSums(), ["f32[tokens, 64]"]),
     "quantize_rows": (QuantizeRows(), ["f32[tokens, 64]"]),
 }
 _ELEMENTS = {"number": "f32", "float": "f32", "any": "i32", "bool": "bool"}

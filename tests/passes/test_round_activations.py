@@ -8,6 +8,7 @@ from sglk.ir.graph import Graph
 from sglk.ir.ops.linear import GatedLinear, Linear
 from sglk.ir.types import TensorType
 from sglk.passes.round_activations import RoundActivations
+from sglk.passes.sum_groups import SumGroups
 
 
 def product(weight: str, *, gated: bool = False) -> Graph:
@@ -51,3 +52,16 @@ def test_f32_weights_keep_f32_activations() -> None:
     graph = product("f32")
     assert not RoundActivations().run(graph)
     assert ops(graph) == ["linear"]
+
+
+def test_f32_activations_get_sums_beside_them() -> None:
+    graph = product("q4_1")
+    assert SumGroups().run(graph)
+    assert ops(graph) == ["group_sums", "linear"]
+    assert graph.nodes[1].inputs[0].type.dtype == F32
+    assert not SumGroups().run(graph)
+
+
+@pytest.mark.parametrize("weight", ["q4_0", "bf16", "f32"])
+def test_no_sums_without_a_minimum(weight: str) -> None:
+    assert not SumGroups().run(product(weight))

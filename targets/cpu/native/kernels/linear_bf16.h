@@ -17,11 +17,11 @@ using tiles::LANES;
 // C: K, N (outputs), HALVES, BLOCK_N (outputs of a program), BLOCK_M (rows of a program, a multiple
 // of 16), ACT, HAS_BIAS, HAS_RESIDUAL, OUT_BF16 and the type's BITS, GROUP, HAS_MIN, ZERO, SUPER.
 // Types with minimums come in groups of 32 and need the sums of x over each group.
-template <class C>
+template <class C, class X = bf16_t>
 struct Problem {
   static constexpr int PARTS = C::BLOCK_N / LANES;    // blocks of one half
   static constexpr int BLOCKS = PARTS * C::HALVES;    // blocks of a program
-  const bf16_t* x;
+  const X* x;
   const uint8_t* w;
   const float* bias;
   const float* residual;
@@ -30,7 +30,7 @@ struct Problem {
   int64_t rows;
 
   explicit Problem(const int64_t* args) {
-    x = (const bf16_t*)args[0];
+    x = (const X*)args[0];
     w = (const uint8_t*)args[1];
     y = (void*)args[2];
     rows = int32_t(args[3]);
@@ -78,8 +78,8 @@ struct Problem {
 };
 
 // One row: weights go from memory to registers, no tile in between.
-template <class C>
-INL void multiply_row(const Problem<C>& p, const uint8_t* const* blocks, int64_t m0,
+template <class C, class X>
+INL void multiply_row(const Problem<C, X>& p, const uint8_t* const* blocks, int64_t m0,
                       float (*acc)[C::BLOCK_M][LANES]) {
   typedef tiles::Format<C> F;
   constexpr int BLOCKS = Problem<C>::BLOCKS, PARTS = tiles::DEPTH / C::GROUP;
@@ -267,29 +267,59 @@ INL void program(const Problem<C>& p, const tiles::Table<C>& table, int64_t n0, 
     p.finish(acc, m0, 1, n0);
   }
 }
-#else
-template <class C>
-INL void program(const Problem<C>& p, int64_t n0, int64_t m0) {
+#endif
+
+// R rows of a group: even and odd inputs are a chain each.
+template <class C, int R>
+INL void multiply_group(const float (*x)[C::GROUP], const float (*w)[C::GROUP / 2][LANES],
+                        const float* sums, vf d, vf m, float (*acc)[LANES]) {
+  vf even[R], odd[R];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) even[i] = odd[i] = vsplat(0.0f);
+  for (int j = 0; j < C::GROUP / 2; ++j) {
+    const vf low = vld(w[0][j]), high = vld(w[1][j]);
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+      even[i] = fma(vsplat(x[i][2 * j]), low, even[i]);
+      odd[i] = fma(vsplat(x[i][2 * j + 1]), high, odd[i]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+    vf v = fma(add(even[i], odd[i]), d, vld(acc[i]));
+    if (C::HAS_MIN) v = fma(vsplat(sums[i * (C::K / C::GROUP)]), m, v);
+    vst(acc[i], v);
+  }
+}
+
+// A program in vector registers.
+template <class C, class X>
+INL void program_fma(const Problem<C, X>& p, int64_t n0, int64_t m0) {
   typedef tiles::Format<C> F;
-  constexpr int BLOCKS = Problem<C>::BLOCKS, GROUP = C::GROUP;
+  constexpr int BLOCKS = Problem<C>::BLOCKS, GROUP = C::GROUP, R = TC_NL == 16 ? 8 : 2;
   alignas(64) float acc[BLOCKS][C::BLOCK_M][LANES];
-  alignas(64) float x[C::BLOCK_M + 3][GROUP];
+  alignas(64) float x[C::BLOCK_M][GROUP];
   alignas(64) float w[2][GROUP / 2][LANES];
-  const int64_t left = p.rows - m0;
-  const int here = left < C::BLOCK_M ? int(left) : C::BLOCK_M;
+  const uint8_t* blocks[BLOCKS];
+  for (int b = 0; b < BLOCKS; ++b) blocks[b] = p.w + p.block_index(n0, b) * F::BLOCK;
+  const int here = p.rows - m0 < C::BLOCK_M ? int(p.rows - m0) : C::BLOCK_M;
+  if (here == 1) {
+    multiply_row<C>(p, blocks, m0, acc);
+    return p.finish(acc, m0, 1, n0);
+  }
   for (int b = 0; b < BLOCKS; ++b)
     for (int r = 0; r < here; ++r) vst(acc[b][r], vsplat(0.0f));
   for (int g = 0; g < C::K / GROUP; ++g) {
-    for (int r = 0; r < here; ++r) {
+    for (int r = 0; r < here; ++r)
       for (int k = 0; k < GROUP; k += LANES)
         vst(x[r] + k, vld(p.x + (m0 + r) * C::K + g * GROUP + k));
-    }
+    const float* sums = C::HAS_MIN ? p.sums + m0 * (C::K / GROUP) + g : nullptr;
     for (int b = 0; b < BLOCKS; ++b) {
-      const uint8_t* block = p.w + p.block_index(n0, b) * F::BLOCK;
       const int first = g * GROUP % tiles::DEPTH / 2;
-      const uint8_t* record = F::record(block, g * GROUP / tiles::DEPTH);
+      const uint8_t* record = F::record(blocks[b], g * GROUP / tiles::DEPTH);
+      for (int line = 0; line < F::RECORD; line += 64) __builtin_prefetch(record + 2048 + line);
       vf d, m;
-      tiles::load_scales<C>(block, g, d, m);
+      tiles::load_scales<C>(blocks[b], g, d, m);
 #pragma GCC unroll 16
       for (int j = 0; j < GROUP / 2; ++j) {
         vf even, odd;
@@ -297,29 +327,16 @@ INL void program(const Problem<C>& p, int64_t n0, int64_t m0) {
         vst(w[0][j], even);
         vst(w[1][j], odd);
       }
-      for (int r = 0; r < here; r += 4) {  // rows past the last one are computed and dropped
-        vf even[4], odd[4];
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) even[i] = odd[i] = vsplat(0.0f);
-        for (int j = 0; j < GROUP / 2; ++j)
-#pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i) {
-            even[i] = fma(vsplat(x[r + i][2 * j]), vld(w[0][j]), even[i]);
-            odd[i] = fma(vsplat(x[r + i][2 * j + 1]), vld(w[1][j]), odd[i]);
-          }
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-          if (r + i >= here) break;
-          vf v = fma(add(even[i], odd[i]), d, vld(acc[b][r + i]));
-          if (C::HAS_MIN) v = fma(vsplat(p.sums[(m0 + r + i) * F::GROUPS + g]), m, v);
-          vst(acc[b][r + i], v);
-        }
-      }
+      int r = 0;
+      for (; r + R <= here; r += R)
+        multiply_group<C, R>(x + r, w, sums + r * (C::K / GROUP), d, m, acc[b] + r);
+      for (; r + 2 <= here; r += 2)
+        multiply_group<C, 2>(x + r, w, sums + r * (C::K / GROUP), d, m, acc[b] + r);
+      if (r < here) multiply_group<C, 1>(x + r, w, sums + r * (C::K / GROUP), d, m, acc[b] + r);
     }
   }
   p.finish(acc, m0, here, n0);
 }
-#endif
 
 }  // namespace linear
 
@@ -335,7 +352,7 @@ void linear_bf16(const int64_t* args, const int32_t* grid, int64_t begin, int64_
 #ifdef HAVE_AMX
     linear::program<C>(p, table, n0, m0);
 #else
-    linear::program<C>(p, n0, m0);
+    linear::program_fma<C>(p, n0, m0);
 #endif
   }
 #ifdef HAVE_AMX
