@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
     if model.mixed is None:
         raise SglkError(
             f"{options.steps}: expected at least {MIN_STEPS} timed steps with prefill, "
-            f"got {sum(record.load.prefill_tokens > 0 for record in records)}"
+            f"got {sum(record.load.prefill_tokens > 0 for record in records)} "
+            "(record more rounds and lengths)"
         )
     with Artifact.open(options.artifact) as artifact:
         limits = _limits(artifact, options)
