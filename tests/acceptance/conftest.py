@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import sglk
 import torch
+from sglk import knobs
 from sglk.targets.artifact import Artifact
 from sglk.targets.device import Executable, StepBatch
 from sglk.targets.registry import open_device
@@ -166,6 +167,15 @@ class Lab:
             sglk.compile(folder, output=path, selftest=False, **options)
             self._made[key] = (model, path)
         return self._made[key]
+
+
+@pytest.fixture(scope="session")
+def smollm2_artifact(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2 compiled with the defaults: stored block types kept."""
+    path = tmp_path_factory.mktemp("smollm2") / "keep.sglk"
+    with knobs.override(verify=False):  # the interpreter on 135 M weights takes minutes
+        sglk.compile(smollm2_gguf, target="cpu", output=path)
+    return path
 
 
 @pytest.fixture(scope="session")

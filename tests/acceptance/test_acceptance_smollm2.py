@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import sglk
-from sglk import knobs
 from sglk.runtime import LLM, Generation
 
 pytestmark = pytest.mark.slow
@@ -25,13 +24,9 @@ PAGE_BYTES = 30 * 2 * 3 * 64 * 32 * 2
 """Layers, K and V, KV heads, head dim, tokens of a page, bytes of f16."""
 
 
-@pytest.fixture(scope="module")
-def artifact(smollm2_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled with the defaults: stored block types kept."""
-    path = tmp_path_factory.mktemp("smollm2") / "keep.sglk"
-    with knobs.override(verify=False):  # the interpreter on 135 M weights takes minutes
-        sglk.compile(smollm2_gguf, target="cpu", output=path)
-    return path
+@pytest.fixture
+def artifact(smollm2_artifact: Path) -> Path:
+    return smollm2_artifact
 
 
 def answers(llm: LLM, prompts: list[list[int]], new: int = 16) -> list[Generation]:

@@ -1,0 +1,53 @@
+"""The load generator and a short soak: what they count is what happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from sglk.bench import serve_load
+from sglk.bench.load_client import Result, Target, metrics, percentile, request
+from sglk.bench.serve_soak import expected_text, soak
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    with serve_load.server(serve_load.null_server(32, 400), "null") as target:
+        yield target
+
+
+def test_a_short_soak_loses_doubles_and_leaves_nothing(target: Target) -> None:
+    figures = asyncio.run(soak(target, 250, seed=1))
+    assert figures["wrong"] == [] and figures["errors"] == 0
+    assert figures["pages_held"] == figures["in_flight"] == 0 and figures["pages"] == 399
+    assert figures["left"] > 20 and figures["completed"] > 100
+
+
+def test_poisson_load_counts_tokens_and_shares_prefixes(target: Target) -> None:
+    run = serve_load.poisson(
+        target, rate=200.0, count=40, groups=2, shared=40, own=4, new=8, seed=0
+    )
+    figures = asyncio.run(run)
+    assert figures["failed"] == 0 and figures["requests"] == 40
+    assert figures["cached_tokens"] > 38 * 100
+    assert 0 < figures["ttft_p50_s"] <= figures["ttft_p99_s"]
+
+
+def test_tokens_that_are_not_those_expected_would_be_seen(target: Target) -> None:
+    async def ask() -> Result:
+        body = {"prompt": [1] * 9, "max_tokens": 30, "ignore_eos": True, "temperature": 0}
+        return await request(target, {**body, "stream": True}, keeps_text=True)
+
+    text = asyncio.run(ask()).text
+    assert text == expected_text(9, 30) != expected_text(10, 30)
+
+
+def test_metrics_are_read_by_their_full_names(target: Target) -> None:
+    found = asyncio.run(metrics(target))
+    assert found["sglk_ready"] == 1 and found['sglk_pages{state="held"}'] == 0
+
+
+def test_percentiles() -> None:
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([], 0.5) == 0.0
