@@ -51,7 +51,7 @@ def server(command: list[str], model: str) -> Iterator[Target]:
         yield target
     finally:
         process.terminate()
-        process.wait(30)
+        process.communicate(timeout=30)
 
 
 async def _until_ready(target: Target) -> None:
