@@ -73,13 +73,20 @@ class Roofline:
         )
         return Work(group["op"], group["row"], kernels, nodes, flops, moved)
 
-    def bound(self, work: Work, step_bytes: int) -> Bound | None:
-        """Against the bandwidth at what the whole step moves, which is what passes the caches."""
+    def working_set(self, sizes: Mapping[str, int]) -> int:
+        """Bytes that pass the caches in every step: what a step of one token moves.
+
+        That is the weights and the KV cache; activations of larger steps are used at once.
+        """
+        return moved_bytes(self.step({**sizes, "tokens": 1, "rows": 1}))
+
+    def bound(self, work: Work, working_set: int) -> Bound | None:
+        """Against the bandwidth at a working set, and the fastest 16-bit arithmetic."""
         if self.limits is None or work.flops is None or work.bytes is None:
             return None
         kinds = [k for k in SIXTEEN_BIT if k in self.limits.tera_per_s]
         kind = max(kinds, key=lambda k: self.limits.tera_per_s[k] if self.limits else 0.0)
-        moving = work.bytes / self.limits.bandwidth(step_bytes)
+        moving = work.bytes / self.limits.bandwidth(working_set)
         computing = work.flops / self.limits.rate((kind,))
         return Bound(moving, "memory") if moving >= computing else Bound(computing, kind)
 
@@ -91,10 +98,10 @@ def moved_bytes(works: Mapping[int, Work]) -> int:
 def step_lines(roofline: Roofline, name: str, sizes: Mapping[str, int]) -> list[str]:
     """A table for people: the work of one step, the heaviest first."""
     works = roofline.step(sizes)
-    total, least = moved_bytes(works), 0.0
+    working_set, least = roofline.working_set(sizes), 0.0
     rows = []
     for work in works.values():
-        bound = roofline.bound(work, total)
+        bound = roofline.bound(work, working_set)
         least += bound.seconds if bound else 0.0
         weight = bound.seconds if bound else float(work.bytes or 0)
         limit = f"{bound.seconds * 1e6:9.1f} {bound.by:<10}" if bound else ""
@@ -103,7 +110,7 @@ def step_lines(roofline: Roofline, name: str, sizes: Mapping[str, int]) -> list[
     shown = ", ".join(f"{key}={value}" for key, value in sizes.items())
     ending = f", at least {least * 1e3:.2f} ms" if roofline.limits else ""
     flops = sum(work.flops or 0 for work in works.values())
-    head = f"{name} ({shown}): {total / 1e6:.1f} MB, {flops / 1e9:.2f} GFLOP{ending}"
+    head = f"{name} ({shown}): {moved_bytes(works) / 1e6:.1f} MB, {flops / 1e9:.2f} GFLOP{ending}"
     limit_head = f"{'limit us':>9} {'bound by':<10}" if roofline.limits else ""
     titles = f"  {'MB':>8} {'GFLOP':>8} {limit_head} nodes op, row, kernel"
     ordered = sorted(rows, key=lambda row: -row[0])

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import DeviceError
 from ..targets.device import Executable, StepBatch
-from .roofline import Roofline, moved_bytes
+from .roofline import Roofline
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def with_work(
 ) -> list[KernelTime]:
     """`summed` by the report's groups of equal work, held against the machine's limits."""
     works = roofline.step(sizes)
-    total = moved_bytes(works)
+    working_set = roofline.working_set(sizes)
     place: Counter[int] = Counter()
     counts: dict[int, list[int]] = {}
     unknown = []
@@ -159,7 +159,7 @@ def with_work(
     times = summed(unknown, steps)
     for group, (number, nanoseconds) in counts.items():
         work = works[group]
-        bound = roofline.bound(work, total)
+        bound = roofline.bound(work, working_set)
         limit, by = (bound.seconds, bound.by) if bound else (None, "")
         seconds = nanoseconds / steps / 1e9
         times.append(
