@@ -8,13 +8,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
+from ..watchdog import Watchdog
 from .exchange import Exchange
-from .service import Service
+from .service import Model, Service
 from .wire import Client
 
+log = logging.getLogger(__name__)
 SWEEP_INTERVAL = 0.25
 _NEARLY_FULL = 0.9
 
@@ -26,6 +29,7 @@ class Health:
         self._service = service
         self._probing: asyncio.Task[bool] | None = None
         self._preemptions = 0
+        self._watchdog: Watchdog | None = None
 
     def is_live(self) -> tuple[bool, str]:
         """Whether the process can still do its work, and why not."""
@@ -81,6 +85,9 @@ class Health:
             found["device"] = thread.failure
         if thread.step_age(now) > service.settings.step_timeout:
             found["slow_step"] = f"a step has been running for {thread.step_age(now):.0f} s"
+        stalled = self._stalled(model)
+        if stalled is not None:
+            found["stalled"] = stalled
         gate = model.gate
         if gate.max_queued and gate.num_answers > gate.max_running + _NEARLY_FULL * gate.max_queued:
             found["queue"] = f"{gate.num_answers - gate.max_running} of {gate.max_queued} wait"
@@ -93,6 +100,16 @@ class Health:
                 found["audit"] = f"{stats.num_audit_mismatches} cache hits were wrong"
         return found
 
+    def _stalled(self, model: Model) -> str | None:
+        """What the engine's own watchdog says about work that does not go on."""
+        if self._watchdog is None:
+            timeout = self._service.settings.step_timeout
+            self._watchdog = Watchdog(model.llm.engine, step_timeout_s=timeout)
+        diagnosis = self._watchdog.check()
+        if diagnosis is None or diagnosis.kind == "step":  # told apart as slow_step
+            return None
+        return diagnosis.sentence
+
     async def sweep(self) -> None:
         """For ever: find clients that do not read, streams that are silent, the state of health."""
         while True:
@@ -104,6 +121,8 @@ class Health:
             degraded = self.degraded()
             if "pages" in state.degraded and "pages" not in degraded and self._is_full():
                 degraded["pages"] = state.degraded["pages"]
+            for reason in degraded.keys() - state.degraded.keys():
+                log.warning("degraded: %s: %s", reason, degraded[reason])
             state.degraded = degraded
             state.is_ready = (await self.is_ready())[0] if self._is_cheap() else False
 

@@ -231,7 +231,7 @@ class ServerCollector(Collector):
         yield from (CounterMetricFamily(*counter) for counter in counters)
 
 
-DEGRADED = ("audit", "device", "engine", "pages", "queue", "slow_step")
+DEGRADED = ("audit", "device", "engine", "pages", "queue", "slow_step", "stalled")
 """Reasons that /health/degraded can give."""
 _MEMORY_KINDS = {"RssAnon": "anonymous", "VmSwap": "swap", "VmRSS": "resident"}
 _ZEROS: dict[str, dict[str, int]] = {

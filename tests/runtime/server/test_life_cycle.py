@@ -11,6 +11,7 @@ import httpx2
 import openai
 import pytest
 from sglk.errors import DeviceError, SglkError
+from sglk.runtime.request import Request
 
 BODY: Any = {"model": "test", "prompt": "hello", "max_tokens": 2000, "temperature": 0}
 
@@ -343,6 +344,18 @@ def test_a_step_that_hangs_is_reported_not_waited_for(make_server: Any) -> None:
     client.close()
     until_idle(server)
     server.until(lambda: server.http.get("/health/ready").status_code == 200)
+
+
+def test_a_request_that_starves_is_reported(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server()
+    request = Request("r", [1], 1)
+    monkeypatch.setattr(server.engine.scheduler, "overdue", lambda: [request])
+    server.until(lambda: server.metric('sglk_degraded{reason="stalled"}') == 1)
+    (reason,) = server.http.get("/health/degraded").json()["reasons"]
+    assert "1 requests should have ended" in reason["detail"]
+    assert server.chat().status_code == 200
 
 
 def test_faults_of_clients_do_not_touch_health(make_server: Any) -> None:
