@@ -1,16 +1,19 @@
 """Do compiled artifacts compute what transformers computes? The proof, prompt by prompt.
 
-    python bench/fidelity.py MODEL.gguf [--prompts N] [--new 64] [--only fp32,bf16,keep] [--json]
+    python bench/fidelity.py MODEL.gguf [--prompts N] [--new 64] [--only NAME,..] [--json]
+    python bench/fidelity.py MODEL.gguf --only keep,keep-bf16,keep-int8   # by --activations
     python bench/fidelity.py MODEL.gguf --prompts 4 --new 16 --save FILE   # the data of a test
 
 The reference is transformers in fp32 on the dequantized weights; it is kept in the cache folder.
-Three artifacts are compiled and compared over the same prompts and the reference's greedy tokens:
+Artifacts are compiled and compared over the same prompts and the reference's greedy tokens:
 
   fp32  greedy ids equal, last-token logits within 1e-3 (L2 over the vocabulary, relative)
   bf16  teacher forcing: where the reference's best token leads by more than twice the stated
         error, the artifact must choose it too. The stated error is the largest difference of a
         logit in the last-token rows; positions that lead by less are excluded (share printed)
   keep  the stored block types: last-token logits within 1e-2
+  keep-bf16, keep-int8  the same with --activations bf16 and int8: teacher forcing, as bf16, and
+        last-token logits within the tolerance of that mode's self-test
 
 Each line of the verdict passes or fails; the exit status is 1 when one fails.
 """
@@ -31,14 +34,24 @@ from sglk.bench.fidelity_forced import Forced
 from sglk.bench.fidelity_prompts import Prompt, make_prompts
 from sglk.bench.fidelity_reference import Reference
 from sglk.bench.fidelity_rows import Rows, columns_of
+from sglk.driver import TOLERANCE
 from sglk.runtime.selftest import relative_error
 
 ARTIFACTS = {
     "fp32": {"dtype": "fp32", "quant": "none"},
     "bf16": {"dtype": "bf16", "quant": "none"},
     "keep": {"dtype": "bf16", "quant": "keep"},
+    "keep-bf16": {"dtype": "bf16", "quant": "keep", "activations": "bf16"},
+    "keep-int8": {"dtype": "bf16", "quant": "keep", "activations": "int8"},
 }
-LIMITS = {"fp32": 1e-3, "keep": 1e-2}
+FORCED = ("bf16", "keep-bf16", "keep-int8")
+"""Judged by teacher forcing."""
+LIMITS = {
+    "fp32": 1e-3,
+    "keep": 1e-2,
+    "keep-bf16": TOLERANCE["bf16"],
+    "keep-int8": TOLERANCE["int8"],
+}
 """Largest relative L2 error of last-token logits."""
 
 
@@ -231,14 +244,14 @@ def judge(name: str, lines: Sequence[Line]) -> Verdict:
     total = sum(line.positions for line in lines)
     agree = sum(line.agree for line in lines)
     share = f"{agree} of {total} positions agree"
-    if name == "bf16":
+    if name in FORCED:
         stated = max(line.largest for line in lines)
         broken, out = sum(line.broken for line in lines), sum(line.excluded for line in lines)
         text = (
             f"error {stated:.3g} (relative {worst:.1e}), {out / total:.1%} of positions lead by "
             f"less than twice that and are excluded, {broken} of the others differ; {share}"
         )
-        return Verdict(f"{name}: {text}", broken == 0)
+        return Verdict(f"{name}: {text}", broken == 0 and worst <= LIMITS.get(name, np.inf))
     limit = LIMITS[name]
     text = f"logits within {worst:.1e} (at most {limit:g}); {share}"
     passed = worst <= limit
@@ -253,10 +266,10 @@ def report(lines: Sequence[Line], verdicts: Sequence[Verdict], as_json: bool) ->
     if as_json:
         print(json.dumps({"lines": [*map(asdict, lines)], "verdicts": [*map(asdict, verdicts)]}))
         return
-    print("artifact  prompt            tokens  greedy  L2 error  largest   agree  excluded  gap")
+    print("artifact   prompt            tokens  greedy  L2 error  largest   agree  excluded  gap")
     for line in lines:
         print(
-            f"{line.artifact:8}  {line.prompt:16}  {line.tokens:6}  {line.same:3}/{line.new:<3}"
+            f"{line.artifact:9}  {line.prompt:16}  {line.tokens:6}  {line.same:3}/{line.new:<3}"
             f" {line.error:8.1e}  {line.largest:7.1e}  {line.agree / line.positions:6.2%}"
             f"  {line.excluded / line.positions:7.1%}" + (f"  {line.gap:.1e}" if line.gap else "")
         )

@@ -5,59 +5,9 @@
 // with minimums X the exact sum of integer x, and acc = fma(m, dx X, acc). Integers give every
 // machine and every number of rows the same sums, so results have the same bits.
 #pragma once
-#include "amx.h"
-#include "dot_int8.h"
-#include "linear_bf16.h"
+#include "tiles_int8.h"
 
 namespace int8 {
-using namespace tilec;
-using tiles::LANES;
-
-// The bf16 problem knows blocks and epilogues; the sums of x that it would take are made here.
-template <class C>
-struct WithoutSums : C {
-  static constexpr bool HAS_MIN = false;
-};
-
-// C: as for linear_bf16.
-template <class C>
-struct Problem : linear::Problem<WithoutSums<C>> {
-  static constexpr int ZERO = C::BITS == 8 ? 128 : C::ZERO;  // what the stored integers are above
-  static constexpr int SCALES = C::K / tiles::DEPTH;
-  static constexpr int PARTS = tiles::DEPTH / C::GROUP;  // groups of a record
-  const int8_t* integers;  // [rows, K]
-  const float* scales;     // [rows, K / 32]
-
-  explicit Problem(const int64_t* args) : linear::Problem<WithoutSums<C>>(args) {
-    integers = (const int8_t*)args[0];
-    scales = (const float*)args[4 + C::HAS_BIAS + C::HAS_RESIDUAL];
-  }
-};
-
-// What the sums of x's integers are needed for, made once for the rows of many programs.
-template <class C>
-struct Sums {
-  typedef Problem<C> P;
-  float moments[C::HAS_MIN ? C::BLOCK_M : 1][P::SCALES];                   // dx X
-  int32_t offsets[P::ZERO ? C::BLOCK_M : 1][P::SCALES * P::PARTS];         // -zero X
-  int64_t m0 = -1;
-
-  void prepare(const P& p, int64_t first, int count) {
-    if (m0 == first) return;
-    m0 = first;
-    for (int r = 0; r < count; ++r)
-      for (int g = 0; g < P::SCALES; ++g) {
-        const int8_t* x = p.integers + (first + r) * C::K + g * tiles::DEPTH;
-        const int32_t low = tiles::sum16(x), high = tiles::sum16(x + 16);
-        if (C::HAS_MIN) moments[r][g] = p.scales[(first + r) * P::SCALES + g] * float(low + high);
-        if (P::ZERO && P::PARTS == 1) offsets[r][g] = -P::ZERO * (low + high);
-        if (P::ZERO && P::PARTS == 2) {
-          offsets[r][2 * g] = -P::ZERO * low;
-          offsets[r][2 * g + 1] = -P::ZERO * high;
-        }
-      }
-  }
-};
 
 // R rows from `at` on, of which `count` exist, without tiles: weights are unpacked into registers.
 template <class C, int R>
@@ -100,6 +50,8 @@ INL void multiply_rows(const Problem<C>& p, const Sums<C>& sums, const uint8_t* 
   }
 }
 
+const int TILE_ROWS = 5;  // as few are as fast without tiles
+
 template <class C>
 INL void program(const Problem<C>& p, const Sums<C>& sums, int64_t n0, int here) {
   constexpr int BLOCKS = Problem<C>::BLOCKS;
@@ -107,12 +59,25 @@ INL void program(const Problem<C>& p, const Sums<C>& sums, int64_t n0, int here)
   const uint8_t* blocks[BLOCKS];
   for (int b = 0; b < BLOCKS; ++b)
     blocks[b] = p.w + p.block_index(n0, b) * tiles::Format<C>::BLOCK;
-  if (here == 1) {
-    multiply_rows<C, 1>(p, sums, blocks, 0, 1, acc);
-  } else {
-    for (int at = 0; at < here; at += 4)
-      multiply_rows<C, 4>(p, sums, blocks, at, here - at, acc);
+  int at = 0;
+#ifdef HAVE_AMX
+  constexpr int TILES = C::BLOCK_M / 16;
+  if (here == C::BLOCK_M && TILES > 1) {
+    configure<C>(16);
+    multiply_tiles<C, TILES>(p, sums, blocks, 0, 16, acc);
+    at = here;
   }
+  for (int rows; here - at >= TILE_ROWS; at += rows) {
+    rows = here - at < 16 ? here - at : 16;
+    configure<C>(rows);
+    multiply_tiles<C, 1>(p, sums, blocks, at, rows, acc);
+  }
+#endif
+  if (here - at == 1) {
+    multiply_rows<C, 1>(p, sums, blocks, at, 1, acc);
+    at = here;
+  }
+  for (; at < here; at += 4) multiply_rows<C, 4>(p, sums, blocks, at, here - at, acc);
   p.finish(acc, sums.m0, here, n0);
 }
 
@@ -130,4 +95,7 @@ void linear_int8(const int64_t* args, const int32_t* grid, int64_t begin, int64_
     sums.prepare(p, m0, here);
     int8::program<C>(p, sums, n0, here);
   }
+#ifdef HAVE_AMX
+  if (p.rows >= int8::TILE_ROWS) amx::release();
+#endif
 }
