@@ -46,6 +46,7 @@ async def soak(target: Target, count: int, seed: int) -> dict[str, Any]:
         "in_flight": after["sglk_in_flight"],
         "errors": faults,
         "memory_growth": round(growth, 4),
+        "memory_mib": [round(each / 2**20, 1) for each in memory[:: max(1, len(memory) // 10)]],
         "ok": not wrong and held == 0 and after["sglk_in_flight"] == 0 and faults == 0
         and growth < MAX_GROWTH,
     }  # fmt: skip

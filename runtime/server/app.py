@@ -106,6 +106,8 @@ class App:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self.service.metrics.requests[route, str(status or "left")] += 1
+            for name in ("app", "extensions", "sglk.client", "sglk.guard"):
+                scope.pop(name, None)  # each is part of a cycle that only the collector would find
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = Client(scope, receive, send)

@@ -64,6 +64,7 @@ async def deliver(
     finally:
         watcher.cancel()
         thread.abort(exchange)
+        exchange.abort_connection = None
 
 
 def _left(task: asyncio.Task[None], thread: EngineThread, exchange: Exchange) -> None:

@@ -52,7 +52,6 @@ class Metrics:
         self.answers: Counter[str] = Counter()
         self.disconnects = 0
         self._step_seconds = self._device_seconds = 0.0
-        self._last_token: dict[str, float] = {}
 
     @property
     def histograms(self) -> tuple[Histogram, ...]:
