@@ -46,8 +46,11 @@ class Options:
     kv_dtype: str | None = None
     """Storage of the KV cache; None: f32 for ``fp32``, bf16 for rounded activations, else f16."""
     activations: str = "f32"
-    """What products multiply: ``f32``, exact; ``bf16``, several times as fast and rounded; ``int8``,
+    """What products multiply: ``f32``, exact; ``bf16``, several times as fast, rounded; ``int8``,
     faster still for weights of block types (others: as bf16), and rounded more."""
+    round_weights: bool = False
+    """With activations of bf16: round weights too where 32 rows or more are multiplied. Prompts are
+    faster; a token's result then depends on how many are computed with it."""
     handwritten: bool = True
     """Whether kernels written by hand may be chosen over compiled ones."""
     quant: str = "keep"
@@ -177,7 +180,11 @@ class _Compile:
         with ArtifactWriter(path) as writer:  # an unwritable place is refused before any work
             with self.clock.stage("capture"):
                 captured = load_model(self.model, **self.example, progress=self.progress)
-            target = target_for(isas, handwritten=self.options.handwritten)
+            target = target_for(
+                isas,
+                handwritten=self.options.handwritten,
+                batch_invariant=not self.options.round_weights,
+            )
             step = self._optimize(captured, target)
             with self.clock.stage("lower"):
                 lowering = lower(step, target)

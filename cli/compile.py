@@ -41,6 +41,11 @@ def make_parser() -> argparse.ArgumentParser:
         "(faster still, for stored block types)",
     )
     parser.add_argument(
+        "--round-weights",
+        action="store_true",
+        help="with bf16 activations: faster prompts, but results depend on the batch",
+    )
+    parser.add_argument(
         "--no-handwritten",
         action="store_true",
         help="compiled kernels only, none of those written by hand",
@@ -71,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
         "dtype": options.dtype,
         "kv_dtype": options.kv_dtype,
         "activations": options.activations,
+        "round_weights": options.round_weights,
         "handwritten": not options.no_handwritten,
         "quant": options.quant,
         "cpu_isa": options.cpu_isa,

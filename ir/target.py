@@ -51,6 +51,8 @@ class Target:
     """`gated_linear` needs gate and up weights of a multiple of this many rows each."""
     handwritten: bool = True
     """Whether rows of kernels written by hand may be chosen."""
+    batch_invariant: bool = True
+    """Whether a token's result must have the same bits whatever is computed beside it."""
 
     def supports(self, dtype: DType) -> bool:
         return dtype in self.dtypes

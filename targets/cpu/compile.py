@@ -24,10 +24,12 @@ def isa_names(choice: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def target_for(isas: tuple[str, ...], *, handwritten: bool = True) -> Target:
+def target_for(
+    isas: tuple[str, ...], *, handwritten: bool = True, batch_invariant: bool = True
+) -> Target:
     """Facts that hold for every variant: those of the narrowest one."""
     facts = cpu_target(min(isas, key=LANES.__getitem__))
-    return replace(facts, handwritten=handwritten)
+    return replace(facts, handwritten=handwritten, batch_invariant=batch_invariant)
 
 
 def lower(graph: Graph, target: Target) -> Lowering:

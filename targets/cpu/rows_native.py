@@ -24,6 +24,8 @@ TILE_LAYOUT = "tiles"
 DEPTH, LANES = 32, 16
 BLOCK_M = 64
 """Rows of a program: what an unpacked weight is used for."""
+ROUNDED_BLOCK_M = 256
+"""The same where weights are rounded, which takes longer than to unpack them."""
 BLOCKS = 2
 """Blocks of 16 outputs that a program multiplies its rows with."""
 ACTIVATIONS = (
@@ -133,19 +135,22 @@ def _launch(
         **optional,
     }
     block_n = BLOCKS * LANES // halves
+    rounds = not ctx.target.batch_invariant and _kernel(x, w) == "linear_bf16"
+    block_m = ROUNDED_BLOCK_M if rounds else BLOCK_M
     constants: dict[str, Any] = {
         "K": k,
         "N": n // halves,
         "HALVES": halves,
         "BLOCK_N": block_n,
-        "BLOCK_M": BLOCK_M,
+        "BLOCK_M": block_m,
         "ACT": ACTIVATIONS.index(activation or "none"),
         "HAS_BIAS": optional["bias"] is not None,
         "HAS_RESIDUAL": optional["residual"] is not None,
         "OUT_BF16": y.type.dtype == BF16,
+        "ROUND_WEIGHTS": rounds,
         **type_constants(w),
     }
-    grid = (as_dim(cdiv(n // halves, block_n)), as_dim(cdiv(rows, BLOCK_M)), 1)
+    grid = (as_dim(cdiv(n // halves, block_n)), as_dim(cdiv(rows, block_m)), 1)
     ctx.launch_native(_kernel(x, w), grid, arguments, constants)
 
 

@@ -68,7 +68,7 @@ class Product:
         self.constants = {
             "K": k, "N": self.n, "HALVES": halves, "BLOCK_N": BLOCKS * 16 // halves, "BLOCK_M": 64,
             "ACT": 0, "HAS_BIAS": False, "HAS_RESIDUAL": False, "OUT_BF16": False,
-            **kind, **constants,
+            "ROUND_WEIGHTS": False, **kind, **constants,
         }  # fmt: skip
         self.x = x
         types = ["*fp32" if x == "f32" else "*bf16", "*u8", "*fp32", "i32"] + ["*fp32"] * (
@@ -84,7 +84,10 @@ class Product:
         y = np.full((len(x), self.n), POISON)
         x = x if self.x == "f32" else round_bf16(x)
         sums = [group_sums(x)] if self.has_min else []
-        grid = (-(-self.n // int(self.constants["BLOCK_N"])), -(-len(x) // 64))
+        grid = (
+            -(-self.n // int(self.constants["BLOCK_N"])),
+            -(-len(x) // int(self.constants["BLOCK_M"])),
+        )
         args = (x if self.x == "f32" else bf16_bits(x), self.packed, y, len(x), *sums, *optional)
         self.library.launch(self.kernel, args, grid)
         return y
@@ -129,6 +132,22 @@ def test_machines_agree_to_the_bit(name: str, kind: str, isa: str) -> None:
     one, other = (Product(i, name, 32, k, x=kind) for i in (BEST, isa))
     assert one(x).tobytes() == other(x).tobytes()
     assert other(x[:1]).tobytes() == one(x)[:1].tobytes()
+
+
+@pytest.mark.parametrize("name", ["q4_1", "q8_0", "q6_k"])
+@pytest.mark.skipif(not BEST.endswith("amx"), reason="weights are rounded where there is AMX")
+def test_rounded_weights_cost_half_a_bf16_step_each(name: str) -> None:
+    k, rows = 256, 300
+    x = inputs(rows, k)
+    plain = Product(BEST, name, 40, k)
+    rounded = Product(BEST, name, 40, k, ROUND_WEIGHTS=True, BLOCK_M=256)
+    weight = round_bf16(plain.weight).astype(np.float64)
+    got = rounded(x)
+    many = rows // 32 * 32
+    check(round_bf16(x[:many]).astype(np.float64) @ weight.T, got[:many])
+    few = plain(x[many:])
+    assert got[many:].tobytes() == few.tobytes(), "a tile of fewer rows keeps exact weights"
+    assert not np.array_equal(got[:many], plain(x)[:many])
 
 
 @pytest.mark.parametrize("name", ["q4_1", "bf16"])

@@ -1,14 +1,15 @@
 // A pool of threads that run the stages of a step together.
 //
 // A stage is one call whose grid is split into one contiguous share per thread, the same for the
-// same grid, or a run of calls with at most one program each, all of it in share 0. A share is
-// claimed before it runs, by its own thread as a rule; when that thread is late (asleep, or the
-// system has given its core away) another one that has nothing to do claims it instead, so nobody
-// waits for a thread that has not begun. Who runs a share changes no result.
+// same grid, or a run of calls with at most one program each, all of it in share 0. A share has
+// UNITS equal parts, claimed in order: its own thread takes half of what is left each time, a thread
+// that is through with its own share takes a unit or two of another's. So a core that is slower (its
+// other hardware thread works for somebody else) or a thread that is late does less, and nobody
+// waits for a thread that has not begun. Who runs a part changes no result.
 //
 // A stage starts once all shares of the stage before are done. Each share says how far it is in a
-// cache line of its own, so a barrier costs one line transfer and no lock. Stage numbers ("levels")
-// count on over steps: nothing is reset between steps.
+// cache line of its own, so a barrier costs one line transfer and no lock. Units count on over
+// stages ("levels") and steps: nothing is reset between steps.
 //
 // Plan and pool fields are read only by the holder of a claim: the step cannot end before it is
 // done, so they stay as they are until then.
@@ -16,9 +17,8 @@
 // Waiting: within a step threads spin and then yield the core; between steps workers do the same for
 // about a millisecond and then sleep in the kernel, so an idle process burns nothing.
 //
-// Cutting shares into pieces, for idle threads to take from late ones, was tried: with another process
-// on one of two cores a prefill took 12 % less, since what holds it up is the piece that is begun; and
-// every call paid for the claims.
+// Against one whole share per thread: where one of two cores is two to four times slower at AMX, a
+// prefill takes about half as long; where both are alike, the claims cost nothing that can be seen.
 #pragma once
 #include <errno.h>
 #include <linux/futex.h>
@@ -35,7 +35,8 @@ namespace {
 const int64_t MAX_THREADS = 1024;
 const int64_t CACHE_LINE = 64;
 const int SPINS_WITHOUT_PAUSE = 24;  // the other thread is done at about the same time as a rule
-const int SPINS_BEFORE_HELP = 64;    // about 3 microseconds: the other thread is not just behind
+const int SPINS_BEFORE_HELP = 8;     // the other thread is not just about to end
+const int64_t UNITS = 8;             // parts of a share
 const int SPINS_BEFORE_YIELD = 512;  // about 20 microseconds; on a busy machine the other thread
                                      // may need this very core to get on
 const int64_t IDLE_NANOSECONDS = 1000 * 1000;  // a decode step follows the last one within this
@@ -45,9 +46,9 @@ struct Pool;
 
 // Each field that threads watch has two cache lines: the hardware fetches lines in pairs.
 struct Thread {
-  int64_t done;  // levels of this thread's share that are finished
+  int64_t done;  // units of this thread's share that are finished
   char padding1[2 * CACHE_LINE - sizeof(int64_t)];
-  int64_t claimed;  // levels that somebody has begun; at most one more than done
+  int64_t claimed;  // units that somebody has begun, of the level at hand or all before it
   Pool* pool;
   int64_t index;
   pthread_t handle;
@@ -109,18 +110,20 @@ void restore_rounding(uint64_t before) {
 #endif
 }
 
-void run_slice(const Work& work, int64_t share, int64_t shares) {
+// Programs of a share: where units [from, to) of it begin and end.
+void run_units(const Work& work, int64_t share, int64_t shares, int64_t from, int64_t to) {
   int64_t each = work.total / shares, rest = work.total % shares;
   int64_t begin = share * each + (share < rest ? share : rest);
-  int64_t end = begin + each + (share < rest ? 1 : 0);
-  if (begin < end) work.kernel(work.args, work.grid, begin, end);
+  int64_t count = each + (share < rest ? 1 : 0);
+  int64_t first = begin + count * from / UNITS, end = begin + count * to / UNITS;
+  if (first < end) work.kernel(work.args, work.grid, first, end);
 }
 
-void run_share(const Stage& stage, int64_t share, int64_t shares) {
+void run_part(const Stage& stage, int64_t share, int64_t shares, int64_t from, int64_t to) {
   if (stage.is_split)
-    run_slice(*stage.work, share, shares);
-  else if (share == 0)
-    for (int64_t i = 0; i < stage.num_calls; i++) run_slice(stage.work[i], 0, 1);
+    run_units(*stage.work, share, shares, from, to);
+  else if (share == 0 && from == 0)
+    for (int64_t i = 0; i < stage.num_calls; i++) run_units(stage.work[i], 0, 1, 0, UNITS);
 }
 
 int64_t lowest_done(const Pool& pool) {
@@ -129,25 +132,52 @@ int64_t lowest_done(const Pool& pool) {
     int64_t done = __atomic_load_n(&pool.threads[i].done, __ATOMIC_ACQUIRE);
     if (done < lowest) lowest = done;
   }
-  return lowest;
+  return lowest / UNITS;
 }
 
-// Runs a share of the level unless somebody has begun it.
-bool run_unclaimed(Pool& pool, int64_t share, int64_t level) {
+// A stage whose programs are few is not worth several claims.
+bool is_small(const Stage& stage, int64_t shares) {
+  return !stage.is_split || stage.work->total < 4 * shares;
+}
+
+// Units of a share up to `end` for the caller: half of those left of its own, a quarter of another's.
+// Returns how many, from `first` on; 0 when all have begun or the level is over.
+int64_t claim(Thread& owner, int64_t start, int64_t end, bool is_own, int64_t& first) {
+  int64_t size, seen = __atomic_load_n(&owner.claimed, __ATOMIC_RELAXED);
+  do {
+    if (seen < start || seen >= end) return 0;
+    size = is_own ? (end - seen + 1) / 2 : (end - seen + 3) / 4;
+  } while (!__atomic_compare_exchange_n(&owner.claimed, &seen, seen + size, false,
+                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED));
+  first = seen;
+  return size;
+}
+
+// What is left of a share, for the holder of a claim on units before `from`.
+int64_t claim_rest(Thread& owner, int64_t from, int64_t end) {
+  int64_t seen = from;
+  return __atomic_compare_exchange_n(&owner.claimed, &seen, end, false, __ATOMIC_RELAXED,
+                                     __ATOMIC_RELAXED)
+             ? end - from
+             : 0;
+}
+
+// Runs some of a share of the level unless all of it has begun.
+bool run_unclaimed(Pool& pool, int64_t share, int64_t level, bool is_own) {
   Thread& owner = pool.threads[share];
-  int64_t expected = level;
-  if (__atomic_load_n(&owner.claimed, __ATOMIC_RELAXED) != level ||
-      !__atomic_compare_exchange_n(&owner.claimed, &expected, level + 1, false, __ATOMIC_ACQUIRE,
-                                   __ATOMIC_RELAXED))
-    return false;
-  run_share(pool.stages[level - pool.first_level], share, pool.num_threads);
-  __atomic_store_n(&owner.done, level + 1, __ATOMIC_RELEASE);
+  int64_t start = level * UNITS, end = start + UNITS, first = 0;
+  int64_t size = claim(owner, start, end, is_own, first);
+  if (size == 0) return false;
+  const Stage& stage = pool.stages[level - pool.first_level];
+  if (is_small(stage, pool.num_threads)) size += claim_rest(owner, first + size, end);
+  run_part(stage, share, pool.num_threads, first - start, first - start + size);
+  __atomic_fetch_add(&owner.done, size, __ATOMIC_RELEASE);
   return true;
 }
 
 bool help(Pool& pool, int64_t self, int64_t level) {
   for (int64_t i = 1; i < pool.num_threads; i++)
-    if (run_unclaimed(pool, (self + i) % pool.num_threads, level)) return true;
+    if (run_unclaimed(pool, (self + i) % pool.num_threads, level, false)) return true;
   return false;
 }
 
@@ -173,7 +203,7 @@ void run_levels(Pool& pool, int64_t self, Stopwatch stopwatch) {
     int64_t end = __atomic_load_n(&pool.end, __ATOMIC_ACQUIRE), level = lowest_done(pool);
     stopwatch.advance(level);
     if (level >= end) return;
-    if (run_unclaimed(pool, self, level)) {
+    if (run_unclaimed(pool, self, level, true)) {
       spins = has_helped ? SPINS_BEFORE_HELP : 0;
       has_helped = false;
     } else if (spins >= SPINS_BEFORE_HELP && help(pool, self, level)) {
