@@ -14,6 +14,7 @@ from .index import Index, flatten, unflatten
 from .ir import I1, I32, I64, Block, Function, Op, Pointer, Value
 
 if TYPE_CHECKING:
+    from .ahead import Ahead
     from .storage import Storage
 
 _UNSIGNED_USERS = frozenset(
@@ -38,6 +39,10 @@ class Context:
         _note_loops(function.body, (), self.loops)
         self.lazy_loads: list[Value] = []
         self.buffers: dict[Value, str] = {}
+        self.ahead: dict[Op, Ahead] = {}
+        """Dots whose right side is made one iteration ahead."""
+        self.iteration = ""
+        """Which iteration values are for, when it is not the one being emitted."""
 
     @contextlib.contextmanager
     def region(self, header: str) -> Iterator[int]:
@@ -53,7 +58,7 @@ class Context:
             return dataclasses.replace(constant(True, I1), level=self.assumed[value])
         if value in self.env:
             return self.env[value].read(self.em, index)
-        key = (value, index.key())
+        key = (value, index.key(), self.iteration)
         known = self.em.recall(key)
         if known is not None:
             return known
@@ -124,7 +129,20 @@ def _reshape(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
         kept = iter(dim for dim, size in zip(index.dims, target, strict=True) if size > 1)
         dims = tuple(next(kept) if size > 1 else ZERO for size in source)
         return d.at(op.operands[0], Index(dims, index.flat))
-    return d.at(op.operands[0], unflatten(d.em, flatten(d.em, index, target), source))
+    return d.at(op.operands[0], _reshaped(d.em, index, source, target))
+
+
+def _reshaped(em: Emitter, index: Index, source: Shape, target: Shape) -> Index:
+    """Trailing dimensions that stay as they are keep their part of the index."""
+    kept = 0
+    while kept < min(len(source), len(target)) - 1 and source[~kept] == target[~kept]:
+        kept += 1
+    lead = len(target) - kept
+    if kept and all(dim.is_uniform for dim in index.dims[:lead]):
+        flat = flatten(em, Index(index.dims[:lead]), target[:lead])
+        head = unflatten(em, flat, source[: len(source) - kept])
+        return Index((*head.dims, *index.dims[lead:]))
+    return unflatten(em, flatten(em, index, target), source)
 
 
 def _trans(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
@@ -165,6 +183,7 @@ def _constant(d: _Deepest, op: Op, index: Index, value: Value) -> Expr:
     return constant(number, value.element)
 
 
+Shape = tuple[int, ...]
 ShapeRule = Callable[[_Deepest, Op, Index, Value], Expr]
 SHAPE_RULES: dict[str, ShapeRule] = {
     "tt.splat": _splat,

@@ -7,10 +7,13 @@ import functools
 from collections.abc import Callable
 
 from ...errors import LoweringError
+from . import ahead, dot_pairs
+from .ahead import Ahead
 from .context import Context
 from .dot import settle_operands
 from .expr import Emitter, Expr, constant
 from .index import Index
+from .integers import binary, extended
 from .ir import I32, I64, Block, Op, Pointer, Tensor, Value
 from .nest import fill, memory_of, nest, pin, variable
 from .pointers import advance
@@ -69,6 +72,8 @@ class Slot:
         ctx, memory = self.ctx, self.memory
         assert memory is not None
         held = ctx.env.get(source)
+        if held is None and _updates_itself(ctx, self.value, source):
+            return lambda: fill(ctx, memory, source)
         if isinstance(held, Memory) and ctx.buffers.get(source) == memory.pointer:
             return lambda: None
         if not isinstance(held, Memory):
@@ -100,10 +105,50 @@ class Slot:
             self.ctx.buffers[value] = self.memory.pointer
 
 
+def _updates_itself(ctx: Context, carried: Value, source: Value) -> bool:
+    """Whether each element of `source` needs the carried tensor at its own position only.
+
+    Then it goes where the old one was, after whatever else is carried on was evaluated.
+    """
+    stack, seen, found = [source], {source}, False
+    while stack:
+        value = stack.pop()
+        if value in ctx.env:
+            own = value is carried
+            found |= own
+            shared = value in ctx.buffers and value.op is None
+            if (own and value.shape != source.shape) or (shared and not own):
+                return False  # another carried tensor may change first
+            continue
+        if value.op is None:
+            return False
+        moves = carried.shape != value.shape or value.op.name in _MOVING
+        if moves and _depends(ctx, value, carried):
+            return False
+        fresh = [v for v in value.op.operands if v not in seen]
+        seen.update(fresh)
+        stack += fresh
+    return found
+
+
+_MOVING = frozenset(("tt.trans", "tt.reshape", "tt.join", "tt.split", "tt.load"))
+
+
+def _depends(ctx: Context, value: Value, carried: Value) -> bool:
+    stack, seen = [value], {value}
+    while stack:
+        value = stack.pop()
+        if value is carried:
+            return True
+        if value not in ctx.env and value.op is not None:
+            fresh = [v for v in value.op.operands if v not in seen]
+            seen.update(fresh)
+            stack += fresh
+    return False
+
+
 def _normal(em: Emitter, e: Expr) -> Expr:
     """Narrow integers cross block borders sign-extended."""
-    from .integers import extended
-
     return extended(em, e, "s")
 
 
@@ -129,8 +174,6 @@ class Shifted:
     moved: Expr
 
     def read(self, em: Emitter, index: Index) -> Expr:
-        from .integers import binary
-
         start = self.ctx.at(self.start, index)
         if isinstance(start.type, Pointer):
             return advance(em, start, self.moved)
@@ -159,6 +202,7 @@ def lower_for(ctx: Context, op: Op, run: RunBlock) -> None:
     em, body = ctx.em, op.regions[0]
     settle_operands(ctx, op)
     low, high, stride = (ctx.scalar(v) for v in op.operands[:3])
+    buffers = ahead.begin(ctx, op, low, high, dot_pairs.fill)
     induction, *args = body.args
     inits, yields = op.operands[3:], body.terminator.operands
     slots: dict[Value, Slot] = {}
@@ -194,6 +238,11 @@ def lower_for(ctx: Context, op: Op, run: RunBlock) -> None:
                 zero = Index(tuple(constant(0, I32) for _ in arg.shape))
                 em.line(f"{moved} += {ctx.at(amount, zero).text};")
 
+        after = binary(em, "addi", index, stride)
+        for dot, pairs in buffers.items():
+            more = f"{after.text} < {high.text}"
+            made = Ahead(f"{pairs}now", f"{pairs}next", op, after, more, dot_pairs.fill)
+            ctx.ahead[dot] = made
         run(ctx, body, finish)
     for arg, result in zip(args, op.results, strict=True):
         if arg in slots:

@@ -1,8 +1,8 @@
 """tt.dot: ``acc[m, n] = fma(a[m, k], b[k, n], acc[m, n])`` for k ascending, however it is tiled.
 
-Three forms with the same bits: named vectors for a few rows (the right side is evaluated inside
-the k loop and never stored), the register-blocked routine of dot.h for more rows, and a plain loop
-for integers and odd sizes.
+Of bf16 by bf16: see `dot_pairs`. Otherwise three forms with the same bits: named vectors for a few
+rows (the right side is evaluated inside the k loop and never stored), the register-blocked routine
+of dot.h for more rows, and a plain loop for integers and odd sizes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from . import dot_pairs
 from .context import Context
-from .expr import LANES, Expr, constant, memory_c
+from .expr import LANES, Expr, constant
 from .index import Index, lane_index
-from .ir import F32, I32, Element, Op, Pointer, Scalar, Value
-from .nest import cost, fill, loop, memory_of, nest, roots
-from .pointers import pointee
+from .ir import F32, I32, Element, Op, Scalar, Value
+from .nest import cost, loop, memory_of, nest
+from .operands import accumulator, always, bind_accumulator, in_place
 from .storage import Memory, Registers, new_memory
 from .strides import step
 
@@ -26,6 +27,9 @@ def lower_dot(ctx: Context, op: Op) -> None:
     rows, columns = op.result.shape[-2:]
     element = op.result.element
     assert isinstance(element, Scalar)
+    if dot_pairs.takes(op):
+        dot_pairs.lower(ctx, op)
+        return
     regular = element == F32 and columns % LANES == 0 and len(op.result.shape) == 2
     if regular and rows <= FEW_ROWS and rows * columns // LANES <= FEW_VECTORS:
         _in_registers(ctx, op)
@@ -78,7 +82,7 @@ def _is_simple(value: Value) -> bool:
 def settle_operands(ctx: Context, loop_op: Op) -> None:
     """Before a loop: operands of its dots that it does not change are computed once."""
     for op in loop_op.walk():
-        if op.name != "tt.dot":
+        if op.name != "tt.dot" or dot_pairs.takes(op):
             continue
         for operand in op.operands[:2]:
             outside = operand.op is not None and loop_op not in ctx.loops[operand.op]
@@ -90,7 +94,7 @@ def settle_operands(ctx: Context, loop_op: Op) -> None:
 def _lies_right(ctx: Context, value: Value) -> bool:
     """A load without mask of f32 rows: used where it is."""
     op = value.op
-    if op is None or op.name != "tt.load" or len(value.shape) != 2 or not _always(ctx, op):
+    if op is None or op.name != "tt.load" or len(value.shape) != 2 or not always(ctx, op):
         return False
     pointer = op.operands[0]
     return value.element == F32 and step(pointer, 1) == 1 and step(pointer, 0) is not None
@@ -103,101 +107,22 @@ def _blocked(ctx: Context, op: Op) -> None:
     em = ctx.em
     a, b, c = op.operands
     (rows, depth), columns = a.shape, b.shape[1]
-    memory = _accumulator(ctx, op, c)
+    memory = accumulator(ctx, op, c)
     left, left_stride = _operand(ctx, a, ("f32",))
     right, right_stride = _operand(ctx, b, ("f32",))
     sizes = f"{rows}, {columns}, {depth}"
     sides = f"{left}, {left_stride}, {right}, {right_stride}"
     em.line(f"dot<{sizes}>({memory.pointer}, {columns}, {sides});")
-    # a new name: text that reads the old contents must not be taken for the new ones
-    alias = em.name("buf")
-    em.line(f"float* const {alias} = {memory.pointer};")
-    result = Memory(alias, op.result.shape, F32, em.level)
-    ctx.buffers[op.result] = ctx.buffers[c] if memory.pointer == _name(ctx, c) else memory.pointer
-    ctx.env[op.result] = result
-
-
-def _name(ctx: Context, value: Value) -> str:
-    storage = ctx.env.get(value)
-    return storage.pointer if isinstance(storage, Memory) else ""
-
-
-def _accumulator(ctx: Context, op: Op, c: Value) -> Memory:
-    """The accumulator's array, filled; in place of `c` when nobody else reads it."""
-    storage = ctx.env.get(c)
-    if isinstance(storage, Memory) and c in ctx.buffers and roots(c) == {op} and len(c.users) == 1:
-        return storage
-    source = _rescaled(ctx, c)
-    if source is not None and roots(source) == {op}:
-        kept = ctx.env[source]
-        assert isinstance(kept, Memory)
-        alias = ctx.em.name("buf")
-        ctx.em.line(f"float* const {alias} = {kept.pointer};")
-        memory = Memory(alias, op.result.shape, F32, ctx.em.level)
-        fill(ctx, memory, c)
-        ctx.env[c], ctx.buffers[c] = memory, ctx.buffers[source]
-        return memory
-    memory = new_memory(ctx.em, op.result.shape, F32, ctx.em.level)
-    fill(ctx, memory, c)
-    ctx.buffers.setdefault(c, "")
-    return memory
-
-
-def _rescaled(ctx: Context, c: Value) -> Value | None:
-    """The one array behind ``c = x * scale + ...`` that has c's shape, if `c` is lazy."""
-    found: set[Value] = set()
-    stack = [c] if c not in ctx.env else []
-    while stack:
-        value = stack.pop()
-        if value in ctx.env:
-            if value in ctx.buffers and value.shape == c.shape:
-                found.add(value)
-        elif value.op is not None and value.op.name.startswith(("arith.", "math.")):
-            stack += value.op.operands
-        elif value.op is None or value.op.name not in ("tt.splat", "tt.broadcast", "tt.load"):
-            return None
-    return found.pop() if len(found) == 1 else None
+    bind_accumulator(ctx, op, c, memory)
 
 
 def _operand(ctx: Context, value: Value, direct: tuple[str, ...]) -> tuple[str, str]:
     """Pointer and row stride of a matrix: where it already lies, if it lies right."""
-    place = _in_place(ctx, value, direct)
+    place = in_place(ctx, value, direct)
     if place is not None:
         return place
     memory = memory_of(ctx, value)
     return memory.pointer, str(memory.shape[1])
-
-
-def _in_place(ctx: Context, value: Value, direct: tuple[str, ...]) -> tuple[str, str] | None:
-    op = value.op
-    if value in ctx.env or op is None or op.name != "tt.load" or not _always(ctx, op):
-        return None
-    pointer = op.operands[0]
-    element: Element = pointer.element
-    assert isinstance(element, Pointer)
-    if memory_c(element.element) not in [memory_c(Scalar(name)) for name in direct]:
-        return None
-    if step(pointer, 1) != 1 or step(pointer, 0) is None:
-        return None
-    zero, one = constant(0, I32), constant(1, I32)
-    first = ctx.at(pointer, Index((zero, zero)))
-    assert pointee(first) is not None
-    if value.shape[0] == 1:
-        return first.text, "0"
-    second = ctx.at(pointer, Index((one, zero)))
-    return first.text, f"{second.text} - {first.text}"
-
-
-def _always(ctx: Context, load: Op) -> bool:
-    """A load without mask, or under one that is known to be true."""
-    if len(load.operands) == 1:
-        return True
-    mask = load.operands[1]
-    while mask not in ctx.assumed:
-        if mask.op is None or mask.op.name not in ("tt.broadcast", "tt.expand_dims", "tt.splat"):
-            return False
-        mask = mask.op.operands[0]
-    return True
 
 
 # ---- anything else

@@ -53,6 +53,8 @@ class Expr:
     offset: Expr | None = None
     nonneg: bool = False
     """Known not to be negative: a division may then be a shift."""
+    bound: int | None = None
+    """No lane of an integer vector has a greater magnitude, where that is known."""
 
     @property
     def scalar(self) -> Scalar:
@@ -121,6 +123,15 @@ class Scope:
     footer: str = "}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Lookup:
+    """``((word >> shift) & 15) - below`` as a float."""
+
+    word: str
+    shift: int
+    below: int
+
+
 class Emitter:
     """The stack of open scopes; scope 0 is the function's body."""
 
@@ -129,6 +140,10 @@ class Emitter:
         self.count = 0
         self.nibbles: dict[str, tuple[str, int]] = {}
         """Vectors known to be ``(source & 15) - zero``: variable -> (source, zero)."""
+        self.shifts: dict[str, tuple[str, int]] = {}
+        """Vectors shifted right by a constant: variable -> (source, shift)."""
+        self.lookups: dict[str, Lookup] = {}
+        """Vectors of floats that are nibbles of a word."""
 
     @property
     def level(self) -> int:

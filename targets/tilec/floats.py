@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from ...errors import LoweringError
-from .expr import Emitter, Expr, constant, scalar_c
+from .expr import Emitter, Expr, Lookup, constant, scalar_c
 from .integers import extended
-from .ir import F32, I1, I32, I64, Element, Scalar
+from .ir import BF16, F32, I1, I32, I64, Element, Scalar
 
 BINARY = {
     "arith.addf": ("add", "+"),
@@ -131,11 +131,14 @@ def from_int(em: Emitter, e: Expr, to: Element, sign: bool) -> Expr:
         return em.scalar(rounded(f"{scalar_c(to)}({cast}({e.text}))", to), to, e.level)
     if unsigned and e.type == I64:
         raise LoweringError("tilec: expected signed i64 tensors in uitofp (cast to i32 first)")
-    if e.text in em.nibbles and to == F32:
+    if e.text in em.nibbles and to in (F32, BF16) and abs(em.nibbles[e.text][1]) < 128:
         source, below = em.nibbles[e.text]
-        return em.vector(f"nibble_f<{below}>({source})", to, e.level)
-    function = "to_fu" if unsigned else "to_f"
-    return em.vector(rounded(f"{function}({em.lanes(e)})", to), to, e.level)
+        found = em.vector(f"nibble_f<{below}>({source})", to, e.level)
+        em.lookups[found.text] = Lookup(*em.shifts.get(source, (source, 0)), below)
+        return found
+    text = f"{'to_fu' if unsigned else 'to_f'}({em.lanes(e)})"
+    exact = to == BF16 and not unsigned and e.bound is not None and e.bound <= 256
+    return em.vector(text if exact else rounded(text, to), to, e.level)
 
 
 def to_int(em: Emitter, e: Expr, to: Element) -> Expr:

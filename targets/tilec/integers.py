@@ -39,6 +39,11 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "shli": lambda a, b: a << b,
     "maxsi": max,
     "minsi": min,
+    "shrsi": lambda a, b: a >> b,
+}
+_FOLD_NONNEGATIVE: dict[str, Callable[[int, int], int]] = {
+    "divsi": lambda a, b: a // b,
+    "remsi": lambda a, b: a % b,
 }
 _MASKS = {"andi": ("mand", "&"), "ori": ("mor", "|"), "xori": ("mxor", "^"), "addi": ("mxor", "^")}
 
@@ -78,15 +83,33 @@ def binary(em: Emitter, name: str, a: Expr, b: Expr) -> Expr:
         text = _scalar_text(name, function, operator, a, b)
         facts = {"align": _align(name, a, b), "nonneg": _nonneg(name, a, b), "ext": ext}
         return em.scalar(text, a.type, level, **facts)
-    result = em.vector(f"{function}({em.lanes(a)}, {em.lanes(b)})", a.type, level, ext=ext)
+    text = f"{function}({em.lanes(a)}, {em.lanes(b)})"
+    result = em.vector(text, a.type, level, ext=ext, bound=_bound(name, a, b))
     _note_nibble(em, name, a, b, result)
     return result
+
+
+def _bound(name: str, a: Expr, b: Expr) -> int | None:
+    """The greatest magnitude of a result: small integers are exact in narrow floats."""
+    x, y = (abs(int(e.const)) if e.const is not None else e.bound for e in (a, b))
+    if name == "andi" and b.const is not None and b.const >= 0:
+        return int(b.const)
+    if name == "shrsi" or x is None or y is None:
+        return x if name == "shrsi" else None
+    if name in ("addi", "subi"):
+        return x + y
+    if name in ("ori", "xori"):
+        return 1 << max(x.bit_length(), y.bit_length())
+    small = name == "shli" and b.const is not None and y < 16 and x < 1 << 15
+    return x << y if small else None
 
 
 def _note_nibble(em: Emitter, name: str, a: Expr, b: Expr, result: Expr) -> None:
     """Remember ``x & 15`` and ``(x & 15) - constant``: 4-bit weights on their way to floats."""
     if a.kind != "v" or b.const is None or result.type == I64:
         return
+    if name in ("shrsi", "shrui"):
+        em.shifts[result.text] = (a.text, int(b.const))
     if name == "andi" and b.const == 15:
         em.nibbles[result.text] = (a.text, 0)
     elif name in ("addi", "subi") and a.text in em.nibbles:
@@ -97,6 +120,7 @@ def _note_nibble(em: Emitter, name: str, a: Expr, b: Expr, result: Expr) -> None
 def _identity(name: str, a: Expr, b: Expr) -> Expr | None:
     level = max(a.level, b.level)
     neutral = {"addi": 0, "subi": 0, "ori": 0, "xori": 0, "muli": 1, "divsi": 1, "divui": 1}
+    neutral |= {"shli": 0, "shrsi": 0, "shrui": 0}
     if name in neutral and b.const == neutral[name]:
         return dataclasses.replace(a, level=level)
     if name in ("addi", "muli", "ori", "xori") and a.const == neutral[name]:
@@ -105,9 +129,15 @@ def _identity(name: str, a: Expr, b: Expr) -> Expr | None:
 
 
 def _fold(name: str, a: Expr, b: Expr) -> Expr | None:
-    if a.const is None or b.const is None or name not in _FOLD:
+    if a.const is None or b.const is None:
         return None
-    result = constant(wrap(_FOLD[name](int(a.const), int(b.const)), a.type), a.type)
+    x, y = int(a.const), int(b.const)
+    fold = _FOLD.get(name)
+    if fold is None and x >= 0 and y > 0:
+        fold = _FOLD_NONNEGATIVE.get(name)
+    if fold is None or (name == "shrsi" and not 0 <= y < 64):
+        return None
+    result = constant(wrap(fold(x, y), a.type), a.type)
     return dataclasses.replace(result, level=max(a.level, b.level))
 
 

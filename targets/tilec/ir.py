@@ -50,7 +50,8 @@ class Tensor:
 
 
 Type = Scalar | Pointer | Tensor
-F32, I1, I32, I64 = Scalar("f32"), Scalar("i1"), Scalar("i32"), Scalar("i64")
+F32, BF16 = Scalar("f32"), Scalar("bf16")
+I1, I32, I64 = Scalar("i1"), Scalar("i32"), Scalar("i64")
 
 
 def element_of(type_: Type) -> Element:

@@ -85,6 +85,26 @@ def matmul(a, b, c, M, K, N: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, B
 
 
 @triton.jit
+def matmul_bf16(
+    a, b, c, M, N: tl.constexpr, K: tl.constexpr,
+    BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, ALONE: tl.constexpr,
+):  # fmt: skip
+    """c = a @ b in bf16; ALONE: each step's product is made alone and added."""
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k0 in range(0, K, BK):
+        k = k0 + tl.arange(0, BK)
+        x = tl.load(a + m[:, None] * K + k[None, :], mask=m[:, None] < M, other=0.0)
+        w = tl.load(b + k[:, None] * N + n[None, :])
+        if ALONE:
+            acc += tl.dot(x, w)
+        else:
+            acc = tl.dot(x, w, acc)
+    tl.store(c + m[:, None] * N + n[None, :], acc, mask=m[:, None] < M)
+
+
+@triton.jit
 def matmul_transposed(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
     x = tl.load(a + m[:, None] * K + k[None, :])

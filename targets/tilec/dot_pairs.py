@@ -1,0 +1,230 @@
+"""tt.dot of bf16 by bf16 in f32: per 32 k, even and odd k are two chains of FMA; acc += even + odd.
+
+One row keeps sums in named vectors and evaluates the right side where it is used. More rows go
+through ``dot_pairs.h``: the right side is stored in pairs of k, as an AMX tile has it. A right side
+that a loop makes of its counter alone is made one iteration ahead: what was just stored cannot be
+loaded into a tile at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from . import ahead
+from .context import Context
+from .expr import LANES, Expr, constant
+from .index import Index, flatten, lane_index
+from .integers import binary, uniform_base
+from .ir import BF16, F32, I32, Op, Value
+from .nest import loop, memory_of, nest
+from .operands import accumulator, always, bind_accumulator, in_place
+from .storage import Registers, new_memory
+
+STEP = 32
+"""k values of one step."""
+UNROLLED_PAIRS = 64
+"""Rows of pairs that are written out."""
+
+
+def takes(op: Op) -> bool:
+    """Whether a dot has the meaning of this file."""
+    return all(v.element == BF16 for v in op.operands[:2]) and op.result.element == F32
+
+
+def lower(ctx: Context, op: Op) -> None:
+    a, b, _ = op.operands
+    rows, columns = op.result.shape[-2:]
+    if len(op.result.shape) != 2 or columns % LANES or a.shape[1] < 2:
+        _plain(ctx, op)
+    elif rows == 1:
+        _one_row(ctx, op)
+    else:
+        _rows(ctx, op, b)
+
+
+# ---- one row
+
+
+def _one_row(ctx: Context, op: Op) -> None:
+    em = ctx.em
+    a, b, c = op.operands
+    depth, columns = b.shape
+    step = min(depth, STEP)
+    left = memory_of(ctx, a)
+    sums = [em.lanes(ctx.at(c, index)) for index in nest(em, op.result.shape)]
+    per_row = columns // LANES
+    lanes = [lane_index(constant(LANES * j, I32)) for j in range(per_row)]
+    for first in range(0, depth, step):
+        chains = [[em.name("chain") for _ in range(2)] for _ in lanes]
+        for k in range(first, first + step):
+            at = constant(k, I32)
+            x = em.lanes(left.read(em, Index((constant(0, I32), at))))
+            for lane, pair in zip(lanes, chains, strict=True):
+                w, chain = em.lanes(ctx.at(b, Index((at, lane)))), pair[k % 2]
+                new, so_far = ("vf ", "vsplat(0.0f)") if k - first < 2 else ("", chain)
+                em.line(f"{new}{chain} = fma({x}, {w}, {so_far});")
+        for j, (even, odd) in enumerate(chains):
+            total = em.name("acc")
+            em.line(f"const vf {total} = one_step({sums[j]}, {even}, {odd});")
+            sums[j] = total
+    level = em.level
+    pieces = [Expr("v", text, F32, level) for text in sums]
+    ctx.env[op.result] = Registers(pieces, op.result.shape, level)
+
+
+# ---- more rows
+
+
+def _rows(ctx: Context, op: Op, b: Value) -> None:
+    em = ctx.em
+    a, _, c = op.operands
+    (rows, depth), columns = a.shape, b.shape[1]
+    zero = _is_zero(ctx, c)
+    if zero:
+        memory = new_memory(em, op.result.shape, F32, em.level)
+    else:
+        memory = accumulator(ctx, op, c)
+    left, stride, bound = _left(ctx, a)
+    made = ctx.ahead.get(op)
+    if made is None:
+        right = em.name("pairs")
+        em.line(f"Pairs<{depth}, {columns}> {right};")
+        fill(ctx, right, b)
+    else:
+        right = f"*{made.now}"
+    sizes = f"{rows}, {columns}, {depth}, {'true' if zero else 'false'}"
+    sides = f"{left}, {stride}, {bound}, {right}"
+    if "Tiles tiles;" not in em.scopes[0].lines:
+        em.line("Tiles tiles;", 0)
+    em.line(f"dot_pairs<{sizes}>(tiles, {memory.pointer}, {columns}, {sides});")
+    if made is not None:
+        ahead.fill_next(ctx, made, b)
+    bind_accumulator(ctx, op, c, memory)
+
+
+def _is_zero(ctx: Context, c: Value) -> bool:
+    op = c.op
+    while op is not None and op.name in ("tt.splat", "tt.broadcast"):
+        op = op.operands[0].op
+    return op is not None and op.name == "arith.constant" and op.attrs["value"] == 0
+
+
+def _left(ctx: Context, a: Value) -> tuple[str, str, str]:
+    """Pointer, row stride and number of rows to read: in place if the mask is on rows alone."""
+    rows, depth = a.shape
+    place = in_place(ctx, a, ("bf16",), masked=_row_bound(ctx, a) is not None)
+    if place is not None:
+        bound = None if a.op is None or always(ctx, a.op) else _row_bound(ctx, a)
+        if bound is None:
+            return (*place, str(rows))
+        low = binary(ctx.em, "maxsi", bound, constant(0, I32))
+        return (*place, binary(ctx.em, "minsi", low, constant(rows, I32)).text)
+    name = ctx.em.name("left")
+    ctx.em.line(f"alignas(64) bf16_t {name}[{max(rows * depth, LANES)}];")
+    for index in nest(ctx.em, a.shape):
+        at = uniform_base(flatten(ctx.em, index, a.shape))
+        value = ctx.at(a, index)
+        if index.is_uniform:
+            ctx.em.line(f"st({name} + {at.text}, {value.text});")
+        else:
+            ctx.em.line(f"vst({name} + {at.text}, {ctx.em.lanes(value)});")
+    return name, str(depth), str(rows)
+
+
+def _row_bound(ctx: Context, a: Value) -> Expr | None:
+    """The scalar n of a load under the mask ``row < n``, zeros elsewhere; None for other masks."""
+    load = a.op
+    if load is None or load.name != "tt.load" or len(load.operands) < 3:
+        return None
+    test = _row_test(load.operands[1])
+    if test is None or test.attrs["word"] != "slt" or not _is_zero(ctx, load.operands[2]):
+        return None
+    number, bound = (_behind(v) for v in test.operands)
+    is_row = number.op is not None and number.op.name == "tt.make_range"
+    if not is_row or number.op is None or number.op.attrs["start"] != 0 or bound.shape:
+        return None
+    return ctx.scalar(bound)
+
+
+def _row_test(mask: Value) -> Op | None:
+    """The comparison behind a mask that is the same along each row."""
+    if mask.op is not None and mask.op.name == "tt.broadcast":
+        mask = mask.op.operands[0]
+    while mask.op is not None and mask.op.name == "tt.expand_dims":
+        if mask.op.attrs["axis"] != 1:
+            return None
+        mask = mask.op.operands[0]
+    is_column = len(mask.shape) == 1 or mask.shape[1:] == (1,)
+    found = mask.op is not None and mask.op.name == "arith.cmpi" and is_column
+    return mask.op if found else None
+
+
+def _behind(value: Value) -> Value:
+    """What a column was made of: a range, or the scalar that was splatted."""
+    while value.op is not None and value.op.name in ("tt.splat", "tt.broadcast", "tt.expand_dims"):
+        value = value.op.operands[0]
+    return value
+
+
+# ---- the right side, in pairs
+
+
+def fill(ctx: Context, target: str, b: Value) -> None:
+    """Stores a right side into the C++ variable `target`."""
+    em = ctx.em
+    depth, columns = b.shape
+    pairs = depth // 2
+    with contextlib.ExitStack() as stack:
+        n = stack.enter_context(loop(em, columns, LANES, unroll=1))
+        if pairs <= UNROLLED_PAIRS:
+            numbers = [constant(j, I32) for j in range(pairs)]
+        else:
+            numbers = [stack.enter_context(loop(em, pairs, 1))]
+        for j in numbers:
+            low = em.mul(j, constant(2, I32))
+            high = em.add(low, constant(1, I32))
+            even, odd = (ctx.at(b, Index((k, lane_index(n)))) for k in (low, high))
+            em.line(f"{target}.{_put(ctx, even, odd, f'{j.text}, {n.text}')};")
+
+
+def _put(ctx: Context, even: Expr, odd: Expr, place: str) -> str:
+    """The call that stores a pair of vectors; two nibbles of one word are looked up together."""
+    em = ctx.em
+    x, y = em.lanes(even), em.lanes(odd)
+    low, high = em.lookups.get(x), em.lookups.get(y)
+    same = low and high and low.below == high.below and low.word == high.word
+    if low and high and same and high.shift == low.shift + 16 and low.shift <= 12:
+        return f"put_nibbles<{low.below}, {low.shift}>({place}, {low.word})"
+    return f"put({place}, {x}, {y})"
+
+
+# ---- anything else
+
+
+def _plain(ctx: Context, op: Op) -> None:
+    """Odd shapes: each output by itself."""
+    em = ctx.em
+    a, b, c = op.operands
+    depth = a.shape[-1]
+    step = min(depth, STEP)
+    memory = new_memory(em, op.result.shape, F32, em.level)
+    for index in nest(em, op.result.shape):
+        *batch, m, n = index.dims
+        wide = not index.is_uniform
+        ctype, zero = ("vf", "vsplat(0.0f)") if wide else ("float", "0.0f")
+        start = ctx.at(c, index)
+        name = em.name("acc")
+        em.line(f"{ctype} {name} = {em.lanes(start) if wide else start.text};")
+        with loop(em, depth, step) as first:
+            chains = [em.name("chain") for _ in range(2)]
+            em.line(f"{ctype} {chains[0]} = {zero}, {chains[1]} = {zero};")
+            with loop(em, step, min(step, 2)) as within:
+                low = em.add(first, within)
+                for chain, odd in zip(chains, range(min(step, 2)), strict=False):
+                    k = em.add(low, constant(odd, I32))
+                    sides = (ctx.at(a, Index((*batch, m, k))), ctx.at(b, Index((*batch, k, n))))
+                    x, y = (em.lanes(e) if wide else e.text for e in sides)
+                    em.line(f"{chain} = fma({x}, {y}, {chain});")
+            em.line(f"{name} = one_step({name}, {chains[0]}, {chains[1]});")
+        memory.write(em, index, Expr("v" if wide else "s", name, F32, em.level))
+    ctx.env[op.result] = memory
