@@ -9,13 +9,21 @@
 
 namespace int8 {
 
+#ifdef __AVX512VNNI__
+const bool HAVE_VNNI = true;
+#else
+const bool HAVE_VNNI = false;
+#endif
+const int AHEAD = 4;  // records that memory is asked for ahead
+
 // R rows from `at` on, of which `count` exist, without tiles: weights are unpacked into registers.
 template <class C, int R>
-INL void multiply_rows(const Problem<C>& p, const Sums<C>& sums, const uint8_t* const* blocks, int at,
-                       int count, float (*acc)[C::BLOCK_M][LANES]) {
+INL void multiply_rows(const Problem<C>& p, const Sums<C>& sums, const uint8_t* const* blocks,
+                       int at, int count, float (*acc)[C::BLOCK_M][LANES]) {
   typedef tiles::Format<C> F;
   typedef Problem<C> P;
   constexpr int QUADS = 8 / P::PARTS;
+  constexpr bool TWO_CHAINS = R == 1 && C::BITS == 4 && HAVE_VNNI;
   int row[R];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) row[r] = r < count ? at + r : at;
@@ -25,22 +33,32 @@ INL void multiply_rows(const Problem<C>& p, const Sums<C>& sums, const uint8_t* 
     for (int r = 0; r < R; ++r) total[r] = vsplat(0.0f);
     for (int g = 0; g < P::SCALES; ++g) {
       const uint8_t* record = F::record(blocks[b], g);
-      for (int line = 0; line < F::RECORD; line += 64) __builtin_prefetch(record + 2048 + line);
+      for (int line = 0; line < F::RECORD; line += 64)
+        __builtin_prefetch(record + AHEAD * F::RECORD + line);
       vi q[8];
-      tiles::unpack_quads<C>(record, q);
+      tiles::unpack_quads<C, TWO_CHAINS>(record, q);
 #pragma GCC unroll 2
       for (int part = 0; part < P::PARTS; ++part) {
         vf d, m;
         tiles::load_scales<C>(blocks[b], g * P::PARTS + part, d, m);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
-          const int8_t* x = p.integers + (sums.m0 + row[r]) * C::K + g * tiles::DEPTH + part * C::GROUP;
-          vi s = vsplat(P::ZERO ? sums.offsets[P::ZERO ? row[r] : 0][g * P::PARTS + part] : 0);
+          const int group = g * P::PARTS + part;
+          const int8_t* x = p.integers + (sums.m0 + row[r]) * C::K + group * C::GROUP;
+          vi s = vsplat(P::ZERO ? sums.offsets[P::ZERO ? row[r] : 0][group] : 0);
 #pragma GCC unroll 8
-          for (int i = 0; i < QUADS; ++i) s = tiles::dot4<C::BITS>(q[part * QUADS + i], x + 4 * i, s);
+          for (int i = 0; i < QUADS; i += 1 + TWO_CHAINS)
+            s = tiles::dot4<C::BITS>(q[part * QUADS + i], x + 4 * i, s);
+          if (TWO_CHAINS) {
+            vi high = vsplat(0);
+#pragma GCC unroll 4
+            for (int i = 1; i < QUADS; i += 2) high = tiles::dot4<C::BITS>(q[i], x + 4 * i, high);
+            s = add(s, sshr(high, vsplat(4)));
+          }
           const float dx = p.scales[(sums.m0 + row[r]) * P::SCALES + g];
           total[r] = fma(to_f(s), mul(d, vsplat(dx)), total[r]);
-          if (C::HAS_MIN) total[r] = fma(m, vsplat(sums.moments[C::HAS_MIN ? row[r] : 0][g]), total[r]);
+          if constexpr (C::HAS_MIN)
+            total[r] = fma(m, vsplat(sums.moments[row[r]][g]), total[r]);
         }
       }
     }
@@ -50,7 +68,8 @@ INL void multiply_rows(const Problem<C>& p, const Sums<C>& sums, const uint8_t* 
   }
 }
 
-const int TILE_ROWS = 5;  // as few are as fast without tiles
+const int TILE_ROWS = 7;  // fewer are faster without tiles
+const int MANY = 4;       // rows that share unpacked weights
 
 template <class C>
 INL void program(const Problem<C>& p, const Sums<C>& sums, int64_t n0, int here) {
@@ -73,18 +92,19 @@ INL void program(const Problem<C>& p, const Sums<C>& sums, int64_t n0, int here)
     multiply_tiles<C, 1>(p, sums, blocks, at, rows, acc);
   }
 #endif
-  if (here - at == 1) {
-    multiply_rows<C, 1>(p, sums, blocks, at, 1, acc);
-    at = here;
+  while (at < here) {
+    const int left = here - at;
+    if (left == 1) multiply_rows<C, 1>(p, sums, blocks, at, 1, acc), at += 1;
+    else if (left == 2) multiply_rows<C, 2>(p, sums, blocks, at, 2, acc), at += 2;
+    else multiply_rows<C, MANY>(p, sums, blocks, at, left, acc), at += MANY;
   }
-  for (; at < here; at += 4) multiply_rows<C, 4>(p, sums, blocks, at, here - at, acc);
   p.finish(acc, sums.m0, here, n0);
 }
 
 }  // namespace int8
 
-// args: x, w, y, rows, then bias and residual where there are any, and the scales of x. grid: blocks
-// of N, blocks of M.
+// args: x, w, y, rows, then bias and residual where there are any, and the scales of x.
+// grid: blocks of N, blocks of M.
 template <class C>
 void linear_int8(const int64_t* args, const int32_t* grid, int64_t begin, int64_t end) {
   const int8::Problem<C> p(args);

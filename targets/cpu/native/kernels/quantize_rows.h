@@ -1,7 +1,7 @@
 // x as 8-bit integers with an f32 scale for each group of 32: what linear_int8.h multiplies.
 //
-// Integers of 8 inputs lie in the order 0, 4, 1, 5, 2, 6, 3, 7: four of them, as one 32-bit lane, meet
-// the four weights that a mask leaves in a lane of a tile (tiles.h).
+// Integers of 8 inputs lie in the order 0, 4, 1, 5, 2, 6, 3, 7: four of them, as one 32-bit lane,
+// meet the four weights that a mask leaves in a lane of a tile (tiles.h).
 #pragma once
 #include "tilec.h"
 
@@ -11,8 +11,8 @@ const int GROUP = 32;
 const float LIMIT = 127.0f;
 const float TINY = 7.888609052210118e-31f;  // 2^-100: 127 over less need not be finite
 
-// The largest magnitude of 32 values, bit by bit: of positive floats the greater has the greater bits,
-// infinity and NaN greater than all.
+// The largest magnitude of 32 values, by their bits: of positive floats the greater has the greater
+// bits, infinity and NaN greater than all.
 INL float largest(vf a, vf b) {
   const vi mask = vsplat(int32_t(0x7fffffff));
   vi m = smax(band(bits_i(a), mask), band(bits_i(b), mask));
@@ -39,7 +39,7 @@ INL float group(const float* x, int8_t* to) {
   const vf a = vld(x), b = vld(x + 16);
   const float most = largest(a, b);
   if (!(most >= TINY && most <= 3.4028235e38f)) {
-    for (int k = 0; k < GROUP; k += 4) __builtin_memset(to + k, 0, 4);
+    __builtin_memset(to, 0, GROUP);
     return most < TINY ? 0.0f : bits_f(int32_t(0x7fc00000));
   }
   const vf factor = vsplat(LIMIT / most);

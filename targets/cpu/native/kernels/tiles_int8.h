@@ -60,8 +60,8 @@ INL void unpack_batch(const uint8_t* block, int first, int8_t (*to)[C::GROUP * L
 
 // What is added up for rows from `from` to `to`: the sums of GROUPS groups, in order.
 template <class C, int GROUPS>
-INL void add_scaled(float (*acc)[LANES], const Products& p, const float* scales, const float* moments,
-                    int from, int to, const vf* d, const vf* m) {
+INL void add_scaled(float (*acc)[LANES], const Products& p, const float* scales,
+                    const float* moments, int from, int to, const vf* d, const vf* m) {
   typedef Problem<C> P;
   for (int r = from; r < to; ++r) {
     vf v = vld(acc[r]);
