@@ -77,13 +77,14 @@ def _work_lines(costs: Mapping[str, Any], limits: Limits | None) -> list[str]:
 
 
 def _result_lines(report: Mapping[str, Any]) -> list[str]:
-    graph, kernels = report["graph"], report["kernels"]
+    graph, kernels, model = report["graph"], report["kernels"], report["model"]
     fusions = ", ".join(f"{name} x{count}" for name, count in graph["fusions"].items())
     tiled = sum(bool(kernel["tile"]) for kernel in kernels)
     captured, final = graph["captured_nodes"], graph["final_nodes"]
     return [
         f"  weights      {size_text(report['weight_bytes'])} "
         f"(the source holds {size_text(report['source_bytes'])})",
+        f"  activations  {model.get('activations', 'f32')}, cache {model.get('kv_dtype', 'none')}",
         f"  graph        {captured} ops captured, {final} after passes",
         f"  fusions      {fusions or 'none'}",
         f"  kernels      {len(kernels)} for {', '.join(report['isas'])}, {tiled} of chosen tile",
