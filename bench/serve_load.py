@@ -190,7 +190,7 @@ async def throughput(target: Target, prompts: list[list[int]], new: int) -> floa
 
 
 def compare(options: argparse.Namespace) -> bool:
-    """In process and over HTTP in turns, each with fresh prompts; medians of the rounds."""
+    """In process, then over HTTP, each round with fresh prompts; medians of the rounds."""
     import sglk
 
     count, new = options.concurrency, options.new
@@ -209,11 +209,13 @@ def compare(options: argparse.Namespace) -> bool:
                "--model-name", "m", "--max-running", str(count),
                "--kv-memory", str(options.kv_memory)]  # fmt: skip
     inside, outside = [], []
-    with sglk.load(options.artifact, **limits) as llm, server(command, "m") as target:
+    # One after the other: two sets of worker threads on the same cores would measure each other.
+    with sglk.load(options.artifact, **limits) as llm:
         in_process(llm)
+        inside += [in_process(llm) for _ in range(options.rounds)]
+    with server(command, "m") as target:
         asyncio.run(throughput(target, prompts(), new))
         for _ in range(options.rounds):
-            inside.append(in_process(llm))
             outside.append(asyncio.run(throughput(target, prompts(), new)))
     ratio = statistics.median(outside) / statistics.median(inside)
     return report(
