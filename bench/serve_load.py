@@ -215,8 +215,8 @@ def compare(options: argparse.Namespace) -> bool:
         inside += [in_process(llm) for _ in range(options.rounds)]
     with server(command, "m") as target:
         asyncio.run(throughput(target, prompts(), new))
-        for _ in range(options.rounds):
-            outside.append(asyncio.run(throughput(target, prompts(), new)))
+        rounds = range(options.rounds)
+        outside += [asyncio.run(throughput(target, prompts(), new)) for _ in rounds]
     ratio = statistics.median(outside) / statistics.median(inside)
     return report(
         {
