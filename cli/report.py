@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def report_lines(report: Mapping[str, Any], limits: Limits | None = None) -> lis
         *_cost_lines(report),
         "",
         "rows of the operator table that the graph's ops took",
-        *(f"  {r['op']:<18} x{r['count']:<4} {r['row']}" for r in report["rows"]),
+        *_row_lines(report["rows"]),
         "",
         "tiles, by modelled time",
         *_tile_lines(report["kernels"]),
@@ -61,6 +61,16 @@ def report_lines(report: Mapping[str, Any], limits: Limits | None = None) -> lis
         "passes that changed something",
         *(f"  {p['name']:<22} {p['seconds']:6.2f} s" for p in report["passes"] if p["changed"]),
     ]
+
+
+def _row_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each op's row, and below it the rows it was preferred to."""
+    lines = []
+    for row in rows:
+        lines.append(f"  {row['op']:<18} x{row['count']:<4} {row['row']}")
+        over = row.get("passed_over", [])
+        lines += [f"  {'':<24} over {each['row']}: {each['reason']}" for each in over]
+    return lines
 
 
 def _work_lines(costs: Mapping[str, Any], limits: Limits | None) -> list[str]:

@@ -72,6 +72,8 @@ class Row:
     """"triton", "view", "library" or "c++": how it is done."""
     priority: int
     accepts: Callable[[Node, Target], str]
+    why: str = field(default="", kw_only=True)
+    """What it has over rows of lower priority."""
 
 
 @dataclass(frozen=True)

@@ -86,11 +86,11 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
 
 
 def _round(target: Target, options: StepOptions) -> tuple[Pass, ...]:
-    """Activations of fewer bits, once for each value; only kernels written by hand want sums."""
+    """Activations of fewer bits, once for each value."""
     if options.activations == F32:
         return (SumGroups(), EliminateCommon()) if target.handwritten else ()
     first = (QuantizeActivations(),) if options.activations == I8 else ()
-    rounding = (RoundActivations(sums=target.handwritten), RoundAttention())
+    rounding = (RoundActivations(), RoundAttention())
     return (*first, *rounding, EliminateCommon())
 
 

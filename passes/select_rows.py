@@ -63,8 +63,10 @@ def _select(
     for row in rows:
         reason = banned.get((row.op, row.name)) or row.accepts(node, target)
         if not reason:
-            selection.chosen[node] = row
-            break
+            winner = selection.chosen.setdefault(node, row)
+            if winner is row:
+                continue
+            reason = f"lower priority: {winner.why or f'{winner.name} comes first'}"
         reasons.append((row.name, reason))
     if reasons:
         selection.refused[node] = reasons

@@ -63,8 +63,18 @@ def fusion_counts(graph: Graph) -> dict[str, int]:
 
 
 def _rows(parts: Parts) -> list[dict[str, Any]]:
+    """Of each op the rows that were chosen, and what each of them was preferred to."""
     selection = parts.lowering.selection
+    passed: dict[tuple[str, str], dict[tuple[str, str], None]] = {}
+    for node, row in selection.chosen.items():
+        over = passed.setdefault((node.op.name, row.name), {})
+        over.update(dict.fromkeys(selection.refused.get(node, [])))
     return [
-        {"op": op, "row": row, "count": count}
+        {
+            "op": op,
+            "row": row,
+            "count": count,
+            "passed_over": [{"row": name, "reason": why} for name, why in passed[op, row]],
+        }
         for (op, row), count in sorted(selection.counts().items())
     ]

@@ -1,7 +1,7 @@
 """Rows of kernels written by hand, in C++ (``native/kernels``): products of bf16 activations.
 
-They win where a machine has units that tilec does not reach, and by a layout of their own: the
-scales beside the integers, one stream. Without them (``--no-handwritten``) the Triton rows run.
+They order what a core does at a time: weights of the next groups are unpacked while tiles multiply
+and older products are added up. Without them (``--no-handwritten``) the rows of `rows_tiles` run.
 """
 
 from __future__ import annotations
@@ -200,9 +200,12 @@ def emit_embedding(node: Node, ctx: Lowering) -> None:
     ctx.launch_native("embedding_tiles", (ids.type.size, 1, 1), arguments, constants)
 
 
+WHY = "written by hand: unpacks, multiplies and adds up different groups at the same time"
 ROWS = (
-    OperatorRow("linear", "c++-linear", "c++", 20, accepts_product, emit_linear),
-    OperatorRow("gated_linear", "c++-gated-linear", "c++", 20, accepts_product, emit_gated),
+    OperatorRow("linear", "c++-linear", "c++", 20, accepts_product, emit_linear, why=WHY),
+    OperatorRow(
+        "gated_linear", "c++-gated-linear", "c++", 20, accepts_product, emit_gated, why=WHY
+    ),
     OperatorRow("round_rows", "c++-round-rows", "c++", 20, accepts_round, emit_round),
     OperatorRow("embedding", "c++-gather-tiles", "c++", 20, accepts_embedding, emit_embedding),
 )

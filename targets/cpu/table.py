@@ -11,6 +11,7 @@ from . import (
     rows_int8,
     rows_linear,
     rows_native,
+    rows_tiles,
     rows_token,
 )
 
@@ -18,6 +19,7 @@ TABLE: tuple[OperatorRow, ...] = (
     *rows_native.ROWS,
     *rows_int8.ROWS,
     *rows_exact.ROWS,
+    *rows_tiles.ROWS,
     *rows_linear.ROWS,
     *rows_token.ROWS,
     *rows_attention.ROWS,

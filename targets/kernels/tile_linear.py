@@ -2,17 +2,18 @@
 
 Layouts
   x         bf16 [M, K];  sums  f32 [M, K/32] of x by group, None for types without minimum
-  w         u8, tiles of 16 outputs x 32 inputs, `targets/cpu/tiles.py`: a block of 16 outputs is a run
-            of records, a record the integers of 32 inputs and their scales. bf16 weights: u8 bytes of
-            [N/16, K/32, 16 pairs of inputs, 16, 2].
+  w         u8, tiles of 16 outputs x 32 inputs, `targets/cpu/tiles.py`: a block of 16 outputs is
+            a run of records, a record the integers of 32 inputs and their scales. bf16 weights: u8
+            bytes of [N/16, K/32, 16 pairs of inputs, 16, 2].
   bias      f32 [N] or None;  residual f32 [M, N] or None;  y f32 or bf16 [M, N]
   Arguments that are None are given as constants and are no parameters of the compiled kernel.
 Grid: (cdiv(M, BLOCK_M), cdiv(N, BLOCK_N), 1).
-Limits: BLOCK_M a power of two, BLOCK_N one of at least 16; K % 32 == 0, K % 256 == 0 for SUPER; any N,
-  for a gated product N % 16 == 0. rows = M is an i32.
+Limits: BLOCK_M a power of two, BLOCK_N one of at least 16; K % 32 == 0, K % 256 == 0 for SUPER;
+  any N, for a gated product N % 16 == 0. rows = M is an i32.
 Numerics: `tl.dot` of bf16 by bf16: per group of inputs the even and the odd ones are two chains of
   f32 fma from 0, S = even + odd. Integers are exact in bf16. acc = fma(S, d, acc), then
   fma(sum of x, m, acc): the same bits for every BLOCK_M, and those of the kernels written by hand.
+  gather_tiles gives ggml's values. round_rows sums halves of a group, then halves of those.
 """
 
 import triton
@@ -51,7 +52,7 @@ def block_words(
 
 @triton.jit
 def interleave_k(even, odd, PAIRS: tl.constexpr, COLUMNS: tl.constexpr):
-    """[PAIRS, COLUMNS] twice as [2 * PAIRS, COLUMNS]: even rows from one, odd rows from the other."""
+    """Two [PAIRS, COLUMNS] as [2 * PAIRS, COLUMNS]: even rows from one, odd from the other."""
     both = tl.permute(tl.join(even, odd), (0, 2, 1))
     return tl.reshape(both, (2 * PAIRS, COLUMNS))
 
@@ -61,14 +62,14 @@ def unpack(
     words, FIRST: tl.constexpr, PAIRS: tl.constexpr, COLUMNS: tl.constexpr,
     BITS: tl.constexpr, ZERO: tl.constexpr,
 ):  # fmt: skip
-    """bf16 [2 * PAIRS, COLUMNS]: q - ZERO of PAIRS pairs of inputs of a record, from FIRST on; exact.
+    """bf16 [2 * PAIRS, COLUMNS]: q - ZERO of PAIRS pairs of inputs of a record, from FIRST on.
 
-    words: pointers to the lanes of the record's first vector.
+    Exact. words: pointers to the lanes of the record's first vector.
     """
     j = FIRST + tl.arange(0, PAIRS)
     if BITS == 8:
-        both = tl.load(words[None, :] + (j // 2 * 16)[:, None])
-        low = (j % 2 * 8)[:, None]
+        both = tl.load(words[None, :] + ((j // 4 * 2 + j % 2) * 16)[:, None])
+        low = (j % 4 // 2 * 8)[:, None]
         even = ((both >> low) & 255) - 128
         odd = ((both >> (low + 16)) & 255) - 128
     else:
@@ -117,6 +118,16 @@ def tile_scales(
 
 
 @triton.jit
+def places(g, BITS: tl.constexpr, HAS_MIN: tl.constexpr, SUPER: tl.constexpr):
+    """Where record g and the header of its super-block start, in words."""
+    header = g // 8 * (8 * record_words(BITS, HAS_MIN, SUPER) + header_words(HAS_MIN, SUPER))
+    record = g * record_words(BITS, HAS_MIN, SUPER)
+    if SUPER:
+        record += (g // 8 + 1) * header_words(HAS_MIN, SUPER)
+    return record, header
+
+
+@triton.jit
 def add_group(
     acc, x, w, sums, block, m, g, rows, PART: tl.constexpr,
     K: tl.constexpr, BLOCK_N: tl.constexpr, BITS: tl.constexpr,
@@ -125,10 +136,7 @@ def add_group(
     """acc + x @ W of one group of inputs: the PART of record g."""
     words = block.to(tl.int64) * block_words(K, BITS, HAS_MIN, SUPER)
     lane = tl.arange(0, BLOCK_N) % 16
-    header = g // 8 * (8 * record_words(BITS, HAS_MIN, SUPER) + header_words(HAS_MIN, SUPER))
-    record = g * record_words(BITS, HAS_MIN, SUPER)
-    if SUPER:
-        record += (g // 8 + 1) * header_words(HAS_MIN, SUPER)
+    record, header = places(g, BITS, HAS_MIN, SUPER)
     first = w.to(tl.pointer_type(tl.int32)) + (words + record + lane)
     ws = unpack(first, PART * (GROUP // 2), GROUP // 2, BLOCK_N, BITS, ZERO)
     k = g * 32 + PART * GROUP + tl.arange(0, GROUP)
@@ -277,3 +285,40 @@ def gated_dense_tile_linear(
     acc = activate(acc_gate, ACT) * acc_up
     n = n0 + tl.arange(0, BLOCK_N)
     store_y(y + m0.to(tl.int64) * N, acc, m, n, rows - m0, N, BLOCK_M)
+
+
+@triton.jit
+def gather_tiles(
+    table, ids, y, K: tl.constexpr, BITS: tl.constexpr,
+    GROUP: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr,
+):  # fmt: skip
+    """Rows of a table in tiles by index, f32 [T, K]; one program per row."""
+    t = tl.program_id(0)
+    row = tl.load(ids + t)
+    words = (row // 16).to(tl.int64) * block_words(K, BITS, HAS_MIN, SUPER)
+    lane = row % 16 + tl.arange(0, 1)
+    y += t.to(tl.int64) * K
+    for g in range(K // 32):
+        record, header = places(g, BITS, HAS_MIN, SUPER)
+        first = table.to(tl.pointer_type(tl.int32)) + (words + record + lane)
+        for part in tl.static_range(32 // GROUP):
+            q = unpack(first, part * (GROUP // 2), GROUP // 2, 1, BITS, ZERO).to(tl.float32)
+            d, minimum = tile_scales(
+                table, words, lane, record, header, part, BITS, GROUP, HAS_MIN, SUPER
+            )
+            value = q * d[None, :]
+            if HAS_MIN:
+                value += minimum[None, :]
+            k = g * 32 + part * GROUP + tl.arange(0, GROUP)
+            tl.store(y + k[:, None], value)
+
+
+@triton.jit
+def round_rows(x, rounded, sums, K: tl.constexpr):
+    """x in bf16, and its sums by group of 32; one program per row."""
+    t = tl.program_id(0).to(tl.int64)
+    k = tl.arange(0, 32)
+    for g in range(K // 32):
+        group = tl.load(x + (t * K + g * 32) + k).to(tl.bfloat16)
+        tl.store(rounded + (t * K + g * 32) + k, group)
+        tl.store(sums + (t * (K // 32) + g), tl.sum(group.to(tl.float32)))

@@ -43,7 +43,8 @@ def test_the_highest_accepting_row_wins_and_static_nodes_need_none(graph: Graph)
     table = [row("exp", "slow"), row("exp", "fast", 5, no), row("exp", "good", 3), row("mul", "m")]
     selection = select_rows(graph, CHIP, table)
     assert [r.name for r in selection.chosen.values()] == ["good", "m"]
-    assert list(selection.refused.values()) == [[("fast", "too wide")]]
+    over = [("fast", "too wide"), ("slow", "lower priority: good comes first")]
+    assert list(selection.refused.values()) == [over]
     assert selection.counts() == {("exp", "good"): 1, ("mul", "m"): 1}
 
 
