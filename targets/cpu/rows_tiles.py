@@ -11,13 +11,14 @@ import sympy
 from ...ir.dim import Dim, as_dim, cdiv
 from ...ir.dtype import BF16
 from ...ir.graph import Node, Value
+from ...ir.ops.activations import RoundRows
 from ...ir.ops.linear import GatedLinear, Linear
 from ...ir.target import Target
 from ..kernels.packing import BLOCK_TYPES
 from ..lowering import Lowering, Operand, TokenRange, i32
 from ..table import OperatorRow
 from .rows_linear import row_count, row_ranges, vector
-from .rows_native import DEPTH, LANES, TILE_LAYOUT, accepts_round
+from .rows_native import DEPTH, LANES, TILE_LAYOUT
 
 BLOCK_ROWS = (1, 4, 16, 64)
 """Rows of a program; 64 is what an unpacked weight is used for in a prompt."""
@@ -101,6 +102,11 @@ def _block_rows(reach: TokenRange) -> int:
 
 def _blocks(rows: Dim, block_m: int, guard: Dim) -> Dim:
     return as_dim(sympy.sympify(cdiv(rows, block_m)) * guard)
+
+
+def accepts_round(node: Node, target: Target) -> str:
+    assert isinstance(node.op, RoundRows)
+    return "" if node.op.group == DEPTH else f"expected groups of {DEPTH}, got {node.op.group}"
 
 
 def emit_round(node: Node, ctx: Lowering) -> None:
