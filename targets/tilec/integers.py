@@ -85,6 +85,8 @@ def binary(em: Emitter, name: str, a: Expr, b: Expr) -> Expr:
         return em.scalar(text, a.type, level, **facts)
     text = f"{function}({em.lanes(a)}, {em.lanes(b)})"
     result = em.vector(text, a.type, level, ext=ext, bound=_bound(name, a, b))
+    if name == "andi" and b.const is not None and b.const >= 0:
+        result = dataclasses.replace(result, nonneg=True)
     _note_nibble(em, name, a, b, result)
     return result
 
@@ -97,6 +99,9 @@ def _bound(name: str, a: Expr, b: Expr) -> int | None:
     if name == "shrsi" or x is None or y is None:
         return x if name == "shrsi" else None
     if name in ("addi", "subi"):
+        if a.nonneg and b.const is not None:  # from 0 to x, moved
+            move = int(b.const) if name == "addi" else -int(b.const)
+            return max(abs(move), abs(x + move))
         return x + y
     if name in ("ori", "xori"):
         return 1 << max(x.bit_length(), y.bit_length())
