@@ -46,6 +46,8 @@ class Held:
         self._go.set()
         self.entered = threading.Event()
         """Set while a step waits."""
+        self.pace = 0.0
+        """Seconds that each step takes at least: a long answer stays long on a fast machine."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
@@ -61,6 +63,8 @@ class Held:
         if not self._go.is_set():
             self.entered.set()
             assert self._go.wait(60)
+        if self.pace:
+            threading.Event().wait(self.pace)
         return self._device.step(batch)
 
 

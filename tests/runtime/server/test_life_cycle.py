@@ -41,6 +41,7 @@ def test_a_client_that_leaves_frees_its_pages_in_every_state(
 ) -> None:
     server = make_server(limits={"max_running": 1, "max_step_tokens": 8})
     blocker = None
+    server.device.pace = 0.005
     if state == "queued":
         blocker = connect(server)
         blocker.sendall(request_bytes(BODY))
@@ -118,6 +119,7 @@ def test_waiting_prompt_tokens_are_bounded_too(make_server: Any) -> None:
 
 def test_time_limits_end_requests_by_name(make_server: Any) -> None:
     server = make_server(limits={"max_running": 1}, request_timeout=1.0, queue_timeout=0.15)
+    server.device.pace = 0.005
     endless = {**BODY, "ignore_eos": True}
     first = connect(server)
     first.sendall(request_bytes(endless))
