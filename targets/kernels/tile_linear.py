@@ -41,9 +41,7 @@ def header_words(HAS_MIN: tl.constexpr, SUPER: tl.constexpr):
 
 
 @triton.jit
-def block_words(
-    K: tl.constexpr, BITS: tl.constexpr, HAS_MIN: tl.constexpr, SUPER: tl.constexpr
-):
+def block_words(K: tl.constexpr, BITS: tl.constexpr, HAS_MIN: tl.constexpr, SUPER: tl.constexpr):
     """32-bit words of 16 outputs."""
     records: tl.constexpr = K // 32 * record_words(BITS, HAS_MIN, SUPER)
     words: tl.constexpr = records + K // 256 * header_words(HAS_MIN, SUPER)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from sglk.ir.blocks import BlockArray
@@ -31,7 +33,9 @@ POISON = np.float32(np.nan)
 ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 
 
-def make(isa: str, name: str, types: list[str], constants: object) -> tuple[CppKernel, Library]:
+def make(
+    isa: str, name: str, types: list[str], constants: Mapping[str, int | bool]
+) -> tuple[CppKernel, Library]:
     signature = tuple((f"a{i}", kind) for i, kind in enumerate(types))
     made = Kernel(f"native.{name}", signature, tuple(sorted(dict(constants).items())))
     kernel = native_kernel(made)
@@ -158,7 +162,7 @@ def test_quantizing_is_the_references(isa: str) -> None:
     x[1, 32:64] = np.float32(1e-31)  # below 2^-100
     x[2, 64] = np.inf
     x[3, 5] = np.nan
-    x[4] = np.tile(np.float32([0.5, 1.5, 2.5, -0.5, -3.5, 127, 4, -2.5]), 12)  # ties
+    x[4] = np.tile(np.array([0.5, 1.5, 2.5, -0.5, -3.5, 127, 4, -2.5], np.float32), 12)  # ties
     integers, scales = np.full((6, 96), 99, np.int8), np.full((6, 3), POISON)
     kernel, library = make(isa, "quantize_rows", ["*fp32", "*i8", "*fp32"], {"K": 96})
     library.launch(kernel, (x, integers, scales), (6,))

@@ -88,7 +88,8 @@ class Product:
             -(-self.n // int(self.constants["BLOCK_N"])),
             -(-len(x) // int(self.constants["BLOCK_M"])),
         )
-        args = (x if self.x == "f32" else bf16_bits(x), self.packed, y, len(x), *sums, *optional)
+        rows = x if self.x == "f32" else bf16_bits(x)
+        args: list[np.ndarray | int] = [rows, self.packed, y, len(x), *sums, *optional]
         self.library.launch(self.kernel, args, grid)
         return y
 

@@ -30,7 +30,7 @@ def test_the_plan_is_what_loading_takes(tiny_artifact: Path) -> None:
         rng = np.random.default_rng(0)
         prompts = [rng.integers(0, 250, 250).tolist() for _ in range(6)]
         llm.generate(prompts, max_tokens=6, ignore_eos=True)
-        used = llm.engine.executable.memory_bytes()  # type: ignore[attr-defined]
+        used = llm.engine.executable.memory_bytes()
     assert used["weights"] <= plan.weights
     assert used["arena"] <= plan.intermediate and used["outputs"] <= plan.outputs
     assert used["states"] <= plan.states + plan.num_pages * page

@@ -288,7 +288,8 @@ def test_the_devices_own_argmax_serves_plain_rows_alone() -> None:
 
     def argmax(rows: NDArray[np.int32]) -> NDArray[np.int32]:
         asked.append(rows.tolist())
-        return logits[rows].argmax(axis=1).astype(np.int32)
+        ids: NDArray[np.int32] = logits[rows].argmax(axis=1).astype(np.int32)
+        return ids
 
     kinds = [{}, {"temperature": 1.0}, {}, {"logit_bias": {3: 50}}, {"logprobs": 1}]
     states = [RowState(SamplingParams(**kind), [0]) for kind in kinds]  # type: ignore[arg-type]
