@@ -32,7 +32,7 @@ QUANTS = ("keep", "none")
 KV_DTYPES = ("f16", "bf16", "f32")
 ACTIVATIONS = ("f32", "bf16", "int8")
 TARGETS = ("cpu",)
-TOLERANCE = {"f32": 1e-3, "f16": 1e-2, "bf16": 5e-2, "int8": 1.5e-1}
+TOLERANCE = {"f32": 1e-3, "f16": 1e-2, "bf16": 1e-1, "int8": 1.5e-1}
 """Largest relative L2 error of self-test logits by the type of cache or of activations, whichever
 is coarser; the reference has f32 in both."""
 
