@@ -115,7 +115,7 @@ def test_a_measurement_reports_the_figures_and_the_peak_memory(
     got = contest.measure(contender("llama.cpp"), ALONE, 1)
     assert isinstance(got, dict)
     assert got["decode_tokens_per_s"] == 7.0
-    assert 1e6 < got["peak_rss_bytes"] < 1e9
+    assert got["peak_rss_bytes"] > 1e6  # Linux counts what this process had when it forked
 
 
 def test_a_peer_that_fails_gives_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:

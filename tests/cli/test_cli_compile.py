@@ -232,7 +232,7 @@ def test_summary_and_stages(compile_tiny: Compile, tmp_path: Path) -> None:
         r"  step memory  [\d.]+ kB for tokens=512, rows=1",
         r"  self-test    5 passed, largest relative error \d\.\de-\d\d \(at most 0\.01\)",
         r"  compiled in  [\d.]+ s \(capture [\d.]+, passes",
-        r"  peak memory  [\d.]+ MB",
+        r"  peak memory  [\d.]+ [MG]B",
     ):
         assert re.search(line, out), out
 
