@@ -74,6 +74,11 @@ class Options:
                 f"--activations: expected f32 with --dtype fp32, got {self.activations} "
                 "(--dtype bf16 goes with it)"
             )
+        if self.round_weights and self.activations != "bf16":
+            raise SglkError(
+                f"--round-weights: expected --activations bf16, got {self.activations} "
+                "(other products have no rounded form)"
+            )
 
     @property
     def cache_dtype(self) -> str:

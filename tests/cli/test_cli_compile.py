@@ -165,6 +165,24 @@ def test_unknown_options(
     assert sentence in refuse_model(refusal, tiny_llama_folder, option, value)
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            ("--activations", "int8", "--round-weights"),
+            "--round-weights: expected --activations bf16",
+        ),
+        (("--round-weights",), "--round-weights: expected --activations bf16, got f32"),
+        (("--dtype", "fp32", "--activations", "bf16"), "--activations: expected f32 with --dtype"),
+        (("--activations", "fp4"), "--activations: expected one of f32, bf16, int8, got 'fp4'"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    refusal: Refusal, tiny_llama_folder: Path, options: tuple[str, ...], sentence: str
+) -> None:
+    assert sentence in refuse_model(refusal, tiny_llama_folder, *options)
+
+
 def test_unwritable_outputs(refusal: Refusal, tiny_llama_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for output, sentence in (

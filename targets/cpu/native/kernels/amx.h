@@ -40,9 +40,7 @@ static inline void release() { __asm__ volatile("tilerelease" ::: "memory"); }
   __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to), "r"(int64_t(stride)) : "memory")
 #define AMX_DOT_BF16(c, a, b) \
   __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
-// signed a times signed or unsigned b
+// signed integers
 #define AMX_DOT_SS8(c, a, b) \
   __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
-#define AMX_DOT_SU8(c, a, b) \
-  __asm__ volatile("tdpbsud %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
 #endif
