@@ -6,10 +6,7 @@ weights' tiles have (``quantize_rows.h``). Only products of these rows read them
 
 from __future__ import annotations
 
-from typing import Any
-
-from ...ir.dim import Dim, as_dim, cdiv
-from ...ir.dtype import BF16
+from ...ir.dim import Dim
 from ...ir.graph import Node
 from ...ir.ops.activations import QuantizeRows
 from ...ir.ops.linear import GatedLinear, Linear
@@ -18,14 +15,12 @@ from ..lowering import Lowering, Operand, i32
 from ..table import OperatorRow
 from .rows_linear import row_count, vector
 from .rows_native import (
-    ACTIVATIONS,
-    BLOCKS,
     DEPTH,
-    LANES,
     OFF,
     TILE_LAYOUT,
     accepts_integers,
-    type_constants,
+    product_constants,
+    product_grid,
 )
 
 SUMS = 1 << 18
@@ -70,7 +65,6 @@ def _launch(
     x, w, scales = node.inputs[:3]
     (y,) = node.outputs
     rows: Dim = row_count(x)
-    n, k = w.type.concrete({})
     arguments = {
         "x": ctx.memory(x),
         "w": ctx.weight(w, TILE_LAYOUT, "u8"),
@@ -79,21 +73,9 @@ def _launch(
         **optional,
         "scales": ctx.memory(scales),
     }
-    block_n, block_m = BLOCKS * LANES // halves, rows_of_program(k)
-    constants: dict[str, Any] = {
-        "K": k,
-        "N": n // halves,
-        "HALVES": halves,
-        "BLOCK_N": block_n,
-        "BLOCK_M": block_m,
-        "ACT": ACTIVATIONS.index(activation or "none"),
-        "HAS_BIAS": optional["bias"] is not None,
-        "HAS_RESIDUAL": optional["residual"] is not None,
-        "OUT_BF16": y.type.dtype == BF16,
-        **type_constants(w),
-    }
-    grid = (as_dim(cdiv(n // halves, block_n)), as_dim(cdiv(rows, block_m)), 1)
-    ctx.launch_native("linear_int8", grid, arguments, constants)
+    constants = product_constants(node, optional, activation, halves)
+    constants["BLOCK_M"] = rows_of_program(constants["K"])
+    ctx.launch_native("linear_int8", product_grid(constants, rows), arguments, constants)
 
 
 def accepts_quantize(node: Node, target: Target) -> str:

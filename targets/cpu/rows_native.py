@@ -125,7 +125,6 @@ def _launch(
     x, w = node.inputs[:2]
     (y,) = node.outputs
     rows: Dim = row_count(x)
-    n, k = w.type.concrete({})
     arguments = {
         "x": ctx.memory(x),
         "w": ctx.weight(w, TILE_LAYOUT, "u8"),
@@ -134,24 +133,38 @@ def _launch(
         "sums": ctx.memory(sums) if sums and type_constants(w)["HAS_MIN"] else None,
         **optional,
     }
-    block_n = BLOCKS * LANES // halves
     rounds = not ctx.target.batch_invariant and _kernel(x, w) == "linear_bf16"
     block_m = ROUNDED_BLOCK_M if rounds else BLOCK_M
-    constants: dict[str, Any] = {
+    constants = product_constants(node, optional, activation, halves) | {
+        "BLOCK_M": block_m,
+        "ROUND_WEIGHTS": rounds,
+    }
+    ctx.launch_native(_kernel(x, w), product_grid(constants, rows), arguments, constants)
+
+
+def product_constants(
+    node: Node, optional: dict[str, Operand | None], activation: str | None, halves: int
+) -> dict[str, Any]:
+    """What every product by hand is made for, but for the rows of a program."""
+    w = node.inputs[1]
+    n, k = w.type.concrete({})
+    return {
         "K": k,
         "N": n // halves,
         "HALVES": halves,
-        "BLOCK_N": block_n,
-        "BLOCK_M": block_m,
+        "BLOCK_N": BLOCKS * LANES // halves,
         "ACT": ACTIVATIONS.index(activation or "none"),
         "HAS_BIAS": optional["bias"] is not None,
         "HAS_RESIDUAL": optional["residual"] is not None,
-        "OUT_BF16": y.type.dtype == BF16,
-        "ROUND_WEIGHTS": rounds,
+        "OUT_BF16": node.outputs[0].type.dtype == BF16,
         **type_constants(w),
     }
-    grid = (as_dim(cdiv(n // halves, block_n)), as_dim(cdiv(rows, block_m)), 1)
-    ctx.launch_native(_kernel(x, w), grid, arguments, constants)
+
+
+def product_grid(constants: dict[str, Any], rows: Dim) -> tuple[Dim, Dim, Dim]:
+    """Programs by outputs and by rows."""
+    blocks = cdiv(constants["N"], constants["BLOCK_N"])
+    return as_dim(blocks), as_dim(cdiv(rows, constants["BLOCK_M"])), 1
 
 
 def _kernel(x: Value, w: Value) -> str:
