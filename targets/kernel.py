@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import LoweringError
@@ -33,11 +33,14 @@ class Kernel:
     function: str
     signature: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, Any], ...]
+    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    """How a chip's compiler is to make it, such as num_warps and num_stages."""
 
     @property
     def key(self) -> str:
         """Hash of everything that decides the code, but for the source text of the function."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()
+        text = f"{self!r} {self.options!r}" if self.options else repr(self)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def is_native(self) -> bool:
