@@ -92,7 +92,7 @@ def _model_lines(model: dict[str, Any]) -> list[str]:
 
 def _weights_text(weights: dict[str, Any]) -> str:
     """How many, and the bytes of each type, a shared blob counted once."""
-    blobs = {weight["blob"]: weight for weight in weights.values()}.values()
+    blobs = {weight.get("blob", name): weight for name, weight in weights.items()}.values()
     sizes: Counter[str] = Counter()
     for weight in blobs:
         sizes[weight["dtype"]] += weight["bytes"]

@@ -134,7 +134,7 @@ def plan_capacity(
     one, two = _state_bytes(program, 1), _state_bytes(program, 2)
     parts = {
         "host": HOST_BYTES,
-        "weights": _weight_bytes(artifact, program),
+        "weights": artifact.weight_bytes(program.weights),
         "intermediate": _grown(program, program.arena_bytes, largest),
         "outputs": sum(
             _grown(program, buffer.bytes, largest | {"rows": rows}) for buffer in program.outputs
@@ -180,12 +180,6 @@ def pages_within(kv_memory: int, page_bytes: int, page_size: int) -> int:
             f"got {kv_memory}"
         )
     return count
-
-
-def _weight_bytes(artifact: Artifact, program: Program) -> int:
-    """Bytes of the weights that the program names; shared blobs once."""
-    blobs = {str(artifact.weights[name]["blob"]) for name in program.weights}
-    return sum(len(artifact.view(blob)) for blob in blobs)
 
 
 def _state_bytes(program: Program, num_pages: int) -> int:

@@ -215,9 +215,7 @@ def _describe(service: Service, llm: LLM, settings: Settings) -> None:
     for name in ("architecture", "quant", "dtype", "kv_dtype"):
         state.info[name] = str(model.get(name, ""))
     state.info["target"] = str(target["name"])
-    weights = cast(dict[str, Any], artifact.manifest["weights"])
-    blobs = {w["blob"]: int(w["bytes"]) for w in weights.values()}
-    state.weight_bytes = sum(blobs.values())
+    state.weight_bytes = artifact.weight_bytes(artifact.weights)
     state.page_bytes = open_device(state.info["target"]).kv_bytes_per_page(artifact)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from ...errors import ArtifactError
 from .container import MANIFEST, Container, open_container
+from .fill import DTYPES as FILLED
+from .fill import Fill, fill_array
 from .manifest import check_manifest
 from .program import Program
 from .schema import as_dict, load_json
@@ -88,12 +90,27 @@ class Artifact:
         return bytes(self.view(name))
 
     def weight(self, name: str) -> NDArray[np.uint8]:
-        """Bytes of a weight, mapped from the file."""
+        """Bytes of a weight, mapped from the file, or made now if it is a fill."""
         if name not in self.weights:
             known = sorted(self.weights)[:20]
             raise ArtifactError(f"{self.path}: no weight {name!r} (has: {known})")
+        if (fill := self.fill(name)) is not None:
+            dtype, size = (self.weights[name][key] for key in ("dtype", "bytes"))
+            count = int(str(size)) // FILLED[str(dtype)]
+            return fill_array(fill, count, str(dtype)).view(np.uint8)
         view = self.view(str(self.weights[name]["blob"]))
         return np.frombuffer(view, np.uint8) if len(view) else np.zeros(0, np.uint8)
+
+    def fill(self, name: str) -> Fill | None:
+        """How a weight is made on load; None when the file holds it."""
+        record = self.weights[name].get("fill")
+        return None if record is None else Fill.from_json(f"{self.path}: {name}", record)
+
+    def weight_bytes(self, names: Iterable[str]) -> int:
+        """Bytes of these weights in memory; a blob that several share counts once."""
+        named = {name: self.weights[name] for name in names}
+        sizes = {str(w.get("blob", n)): int(str(w["bytes"])) for n, w in named.items()}
+        return sum(sizes.values())
 
     def program(self, entry: str) -> Program:
         """The program of an entry point, checked against itself and against the weights."""
@@ -114,7 +131,7 @@ class Artifact:
 
     def verify_weights(self, progress: Callable[[int], None] | None = None) -> None:
         """Hash every weight; `progress` gets the bytes of each one that is done."""
-        owners = {str(weight["blob"]): name for name, weight in self.weights.items()}
+        owners = {str(weight.get("blob")): name for name, weight in self.weights.items()}
         for name in filter(lambda n: n.startswith(WEIGHTS), self._sizes):
             self._check_hash(name, name.removeprefix(WEIGHTS), owners.get(name, name))
             if progress is not None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...errors import ArtifactError
+from .fill import DTYPES as FILLED
+from .fill import FEATURE, Fill
 from .schema import (
     as_dict,
     as_digest,
@@ -22,8 +24,8 @@ from .schema import (
 
 FORMAT = (1, 0)
 """Format version this code writes; it reads every minor version of the same major one."""
-KNOWN_FEATURES: frozenset[str] = frozenset()
-"""Features an artifact may require. Format 1.0 has none beyond itself."""
+KNOWN_FEATURES = frozenset({FEATURE})
+"""Features an artifact may require."""
 REQUIRED = ("format", "features", "producer", "model", "target", "programs", "weights", "members")
 _MODEL_SIZES = ("vocab_size", "context_length", "num_layers", "num_kv_heads", "head_dim")
 MAX_RANK = 16
@@ -108,15 +110,14 @@ def _check_target(where: str, value: object, members: Mapping[str, int]) -> None
 
 
 def _check_weight(where: str, value: object, members: Mapping[str, int]) -> None:
-    required = ["blob", "bytes", "dtype", "shape", "layout", "sections", "sha256"]
-    weight = as_record(where, value, required, None)
-    blob = _check_member(f"{where}: blob", weight["blob"], members)
+    """Its bytes are a blob, or made on load as its ``fill`` says."""
+    weight = as_record(where, value, ["bytes", "dtype", "shape", "layout", "sections"], None)
     size = as_int(f"{where}: bytes", weight["bytes"])
-    if size != members[blob]:
-        raise ArtifactError(f"{where}: expected {size} bytes, got a blob of {members[blob]}")
-    if blob != f"weights/{as_digest(f'{where}: sha256', weight['sha256'])}":
-        raise ArtifactError(f"{where}: expected a blob named by its hash, got {blob!r}")
     as_name(f"{where}: dtype", weight["dtype"])
+    if "fill" in weight:
+        _check_fill(where, weight, size)
+    else:
+        _check_blob(where, as_record(where, weight, ["blob", "sha256"], None), size, members)
     as_text(f"{where}: layout", weight["layout"], limit=512)
     shape = as_list(f"{where}: shape", weight["shape"])
     if len(shape) > MAX_RANK:
@@ -128,6 +129,24 @@ def _check_weight(where: str, value: object, members: Mapping[str, int]) -> None
         start, length = (as_int(place, number) for number in as_list(place, span, 2))
         if start + length > size:
             raise ArtifactError(f"{place}: expected an end within {size}, got {start + length}")
+
+
+def _check_fill(where: str, weight: Mapping[str, object], size: int) -> None:
+    Fill.from_json(f"{where}: fill", weight["fill"])
+    dtype = str(weight["dtype"])
+    if dtype not in FILLED or size % FILLED[dtype]:
+        known = ", ".join(FILLED)
+        raise ArtifactError(f"{where}: expected a fill of {known}, got {size} bytes of {dtype}")
+
+
+def _check_blob(
+    where: str, weight: Mapping[str, object], size: int, members: Mapping[str, int]
+) -> None:
+    blob = _check_member(f"{where}: blob", weight["blob"], members)
+    if size != members[blob]:
+        raise ArtifactError(f"{where}: expected {size} bytes, got a blob of {members[blob]}")
+    if blob != f"weights/{as_digest(f'{where}: sha256', weight['sha256'])}":
+        raise ArtifactError(f"{where}: expected a blob named by its hash, got {blob!r}")
 
 
 def _check_shards(where: str, value: object) -> None:
