@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .ir.target import Target
     from .targets.artifact.program import Program
     from .targets.assemble import Library
+    from .targets.backend import Backend
     from .targets.lowering import Lowering
     from .targets.selftest import Case, ForwardCase
 
@@ -31,7 +32,6 @@ DTYPES = ("bf16", "fp32")
 QUANTS = ("keep", "none")
 KV_DTYPES = ("f16", "bf16", "f32")
 ACTIVATIONS = ("f32", "bf16", "int8")
-TARGETS = ("cpu",)
 TOLERANCE = {"f32": 1e-3, "f16": 1e-2, "bf16": 1e-1, "int8": 1.5e-1}
 """Largest relative L2 error of self-test logits by the type of cache or of activations, whichever
 is coarser; the reference has f32 in both."""
@@ -46,8 +46,9 @@ class Options:
     kv_dtype: str | None = None
     """Storage of the KV cache; None: f32 for ``fp32``, bf16 for rounded activations, else f16."""
     activations: str = "f32"
-    """What products multiply: ``f32``, exact; ``bf16``, several times as fast, rounded; ``int8``,
-    faster still for weights of block types (others: as bf16), and rounded more."""
+    """What products multiply (`compile` takes the target's default): ``f32``, exact; ``bf16``,
+    several times as fast, rounded; ``int8``, faster still for weights of block types (others: as
+    bf16), and rounded more."""
     round_weights: bool = False
     """With activations of bf16: round weights too where 32 rows or more are multiplied. Prompts are
     faster; a token's result then depends on how many are computed with it."""
@@ -55,8 +56,8 @@ class Options:
     """Whether kernels written by hand may be chosen over compiled ones."""
     quant: str = "keep"
     """``keep`` stored block types as they are, or ``none``: dequantize to ``dtype``."""
-    cpu_isa: str = "native"
-    """``native`` or instruction sets to build for, comma-separated."""
+    arches: tuple[str, ...] = ()
+    """What to build for among the target's instruction sets or chips; empty: its default."""
     selftest: bool = True
     """Put self-test vectors into the artifact and run them at the end."""
 
@@ -136,14 +137,22 @@ def compile(
     A module that is no transformers causal LM needs example inputs, ``args`` and ``kwargs``;
     ``dims`` names the sizes that stay symbolic: ``{"x": {0: "batch"}}``. Load it with
     `sglk.load_forward`, decoders with `sglk.load`. ``options`` are the fields of `Options`. The
-    default output is the model's name with ``.sglk`` in the current folder. Errors are `SglkError`
+    default output is the model's name with ``.sglk`` in the current folder. ``target`` is a chip,
+    with arches after a colon: ``cpu``, ``cpu:x86_64_v3,x86_64_v4``. Errors are `SglkError`
     sentences; nothing half-made is left behind.
     """
-    if target not in TARGETS:
-        raise SglkError(f"--target: expected one of {', '.join(TARGETS)}, got {target!r}")
+    from .targets.backend import open_backend
+
+    name, colon, arches = target.partition(":")
+    backend = open_backend(name)
+    options.setdefault("arches", tuple(arches.split(",")) if colon else ())
+    if options.get("activations") is None:
+        options["activations"] = backend.activations
+    chosen = Options(**options)
+    backend.check(chosen)
     path = Path(output) if output else Path(f"{_name(model)}.sglk")
     example = {"args": args, "kwargs": kwargs, "dims": dims}
-    return _Compile(model, example, Options(**options), progress or _silent).run(path)
+    return _Compile(model, example, backend, chosen, progress or _silent).run(path)
 
 
 def _name(model: Any) -> str:
@@ -162,10 +171,16 @@ class _Compile:
     """One compile: the stages in order."""
 
     def __init__(
-        self, model: Any, example: Mapping[str, Any], options: Options, progress: Progress
+        self,
+        model: Any,
+        example: Mapping[str, Any],
+        backend: Backend,
+        options: Options,
+        progress: Progress,
     ) -> None:
         self.model = model
         self.example = example
+        self.backend = backend
         self.options = options
         self.progress = progress
         self.clock = Clock()
@@ -174,35 +189,28 @@ class _Compile:
     def run(self, path: Path) -> Compiled:
         from .frontend import load_model
         from .targets.artifact import ArtifactWriter
-        from .targets.cpu.build import write_texts
-        from .targets.cpu.compile import isa_names, lower, target_for
         from .targets.lowering import entry_of, symbols_of_entry
-        from .targets.tilec.compiler import find_compiler
+        from .targets.ttir import write_texts
 
-        isas = isa_names(self.options.cpu_isa)
-        find_compiler()  # missing: refused before any work
         report: dict[str, Any] = {}
         with ArtifactWriter(path) as writer:  # an unwritable place is refused before any work
             with self.clock.stage("capture"):
                 captured = load_model(self.model, **self.example, progress=self.progress)
-            target = target_for(
-                isas,
-                handwritten=self.options.handwritten,
-                batch_invariant=not self.options.round_weights,
-            )
+            target = self.backend.target(self.options)
             step = self._optimize(captured, target)
             with self.clock.stage("lower"):
-                lowering = lower(step, target)
+                lowering = self.backend.lower(step, target)
                 entry = entry_of(step)
                 program = lowering.program(entry, symbols_of_entry(step, entry))
             if folder := knobs.get().dump:
                 write_texts(Path(folder), {"program.txt": program.as_text()})
-            libraries = self._build(lowering, isas)
+            with self.clock.stage("kernels"):
+                libraries = self.backend.build(lowering, self.options, self.progress)
             cases = self._make_cases(captured, step, program, target)
             parts = self._parts(captured, step, target, program, lowering, libraries, cases)
             report = self._write(writer, parts, captured)
         if cases:
-            report["selftest"] = self._prove(path, isas)
+            report["selftest"] = self._prove(path)
         report["seconds"] = dict(self.clock.seconds)
         return Compiled(path, report)
 
@@ -237,16 +245,6 @@ class _Compile:
         self.passes = list(report.records)
         return graph
 
-    def _build(self, lowering: Lowering, isas: tuple[str, ...]) -> list[Library]:
-        from .targets.assemble import Library
-        from .targets.cpu.build import build_library
-        from .targets.tilec import KernelCache
-
-        kernels = [lowering.kernels[symbol] for symbol in sorted(lowering.kernels)]
-        cache = KernelCache()
-        with self.clock.stage("kernels"):
-            return [Library(isa, build_library(kernels, isa, cache, self.progress)) for isa in isas]
-
     def _make_cases(
         self, captured: Captured, step: Graph, program: Program, target: Target
     ) -> Sequence[Case | ForwardCase]:
@@ -271,12 +269,10 @@ class _Compile:
         target: Target,
         program: Any,
         lowering: Lowering,
-        libraries: list[Library],
+        libraries: Sequence[Library],
         cases: Sequence[Case | ForwardCase],
     ) -> Any:
         from .targets.assemble import Parts
-        from .targets.cpu.device.plan_code import encode
-        from .targets.cpu.device.plan_file import to_bytes
         from .targets.selftest import num_pages
 
         model = {**vars(captured.info), "dtype": self.options.dtype, "quant": self.options.quant}
@@ -291,7 +287,7 @@ class _Compile:
             libraries=libraries,
             graph_text=step.as_text(),
             files=_tokenizer_members(captured.tokenizer) if captured.tokenizer else {},
-            plans={program.entry: to_bytes(encode(program))},
+            plans=self.backend.plans(program),
             selftest=cases,
             selftest_tolerance=self.options.tolerance,
             selftest_pages=num_pages(target.page_size),
@@ -300,7 +296,6 @@ class _Compile:
 
     def _write(self, writer: Any, parts: Any, captured: Captured) -> dict[str, Any]:
         from .targets.assemble import write_artifact
-        from .targets.cpu.packing import pack_weight
         from .targets.report import make_report
         from .targets.weights import typed_reader
 
@@ -313,17 +308,17 @@ class _Compile:
 
         read = typed_reader(parts.lowering.graph, captured.weights.read)
         with self.clock.stage("weights"):
-            write_artifact(writer, parts, read, pack_weight, finish_report, self.progress)
+            pack = self.backend.pack_weight
+            write_artifact(writer, parts, read, pack, finish_report, self.progress)
         return report
 
-    def _prove(self, path: Path, isas: tuple[str, ...]) -> list[str]:
+    def _prove(self, path: Path) -> list[str]:
         """Run the self-test if this machine can run a variant; a failure removes the artifact."""
         from .runtime.selftest import run_selftest
         from .targets.artifact import Artifact
-        from .targets.tilec import isa_supported
 
-        if not any(isa_supported(isa) for isa in isas):
-            return [f"not run: this machine runs none of {', '.join(isas)}"]
+        if reason := self.backend.why_not_here(self.options):
+            return [f"not run: {reason}"]
         try:
             with self._watched("self-test"), Artifact.open(path) as artifact:
                 results = list(run_selftest(artifact))

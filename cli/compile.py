@@ -17,7 +17,10 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", help="Hugging Face folder or .gguf file")
     parser.add_argument(
-        "--target", metavar="NAME", default="cpu", help="chip to compile for (default: cpu)"
+        "--target",
+        metavar="NAME[:ARCH,ARCH]",
+        default="cpu",
+        help="chip to compile for (default: cpu)",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="artifact to write (default: the model's name.sglk)"
@@ -36,9 +39,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--activations",
         metavar="TYPE",
-        default="f32",
-        help="what products multiply: f32 (default, exact), bf16 (several times as fast) or int8 "
-        "(faster still, for stored block types)",
+        help="what products multiply: f32 (exact, default of the CPU), bf16 (several times faster) "
+        "or int8 (faster still, for stored block types)",
     )
     parser.add_argument(
         "--round-weights",
@@ -59,8 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cpu-isa",
         metavar="NAMES",
-        default="native",
-        help="instruction sets to build for, comma-separated (default: native)",
+        help="same as --target cpu:NAMES: instruction sets, comma-separated (default: native)",
     )
     parser.add_argument(
         "--no-selftest", action="store_true", help="leave out the self-test vectors and the proof"
@@ -79,16 +80,20 @@ def run(options: argparse.Namespace) -> int:
         "round_weights": options.round_weights,
         "handwritten": not options.no_handwritten,
         "quant": options.quant,
-        "cpu_isa": options.cpu_isa,
         "selftest": not options.no_selftest,
     }
     for name, path in (("model", options.model), ("--output", options.output)):
         if path == "":
             raise SglkError(f"{name}: expected a path, got an empty text")
+    target = options.target
+    if options.cpu_isa is not None:
+        if target != "cpu":
+            raise SglkError(f"--cpu-isa: expected --target cpu, got {target!r} (name one of them)")
+        target = f"cpu:{options.cpu_isa}"
     with ProgressBars() as bars:
         compiled = compile(
             options.model,
-            options.target,
+            target,
             options.output,
             progress=None if options.quiet else bars,
             **chosen,

@@ -33,7 +33,9 @@ SOURCES = [f for suffix in ("*.py", "*.h", "*.cpp") for f in tracked(suffix)]
 PACKAGED = [
     f
     for f in tracked("*.py")
-    if f.parent != ROOT and f.relative_to(ROOT).parts[0] not in NOT_SHIPPED
+    if f.parent != ROOT
+    and f.relative_to(ROOT).parts[0] not in NOT_SHIPPED
+    and not f.relative_to(ROOT).parts[0].startswith(".")
 ]
 
 

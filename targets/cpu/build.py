@@ -5,20 +5,15 @@ TTIR and objects come from a content-addressed cache, so a second compile builds
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 
-import triton
-
 from ... import knobs
-from ...errors import LoweringError
 from ..kernel import NATIVE, Kernel
-from ..kernels.ttir import to_ttir
 from ..tilec import CppKernel, KernelCache, build, isa_named, translate
+from ..ttir import kernel_ttir, write_texts
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
@@ -77,40 +72,10 @@ def _cpp(value: object) -> str:
 def _translate(kernel: Kernel, kernel_cache: KernelCache) -> CppKernel:
     if kernel.is_native:
         return native_kernel(kernel)
-    digest = hashlib.sha256(f"{kernel.key} {_sources_hash()} {triton.__version__}".encode())
-    key = f"{digest.hexdigest()}.ttir"
-    path = kernel_cache.find(key)
-    if path is None:
-        ttir = to_ttir(kernel.load(), dict(kernel.signature), dict(kernel.constants))
-        path = kernel_cache.put(key, partial(_write_text, ttir))
-    made = translate(path.read_text(), kernel.symbol)
+    ttir = kernel_ttir(kernel, kernel_cache)
+    made = translate(ttir, kernel.symbol)
     log.debug("kernel %s: %s %s", kernel.symbol, kernel.function, dict(kernel.constants))
     if folder := knobs.get().dump:
-        texts = {f"{kernel.symbol}.ttir": path.read_text(), f"{kernel.symbol}.cpp": made.source}
+        texts = {f"{kernel.symbol}.ttir": ttir, f"{kernel.symbol}.cpp": made.source}
         write_texts(Path(folder) / "kernels", texts)
     return made
-
-
-def write_texts(folder: Path, texts: dict[str, str]) -> None:
-    """Files for ``SGLK_DUMP``."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            _write_text(text, folder / name)
-    except OSError as error:
-        raise LoweringError(f"SGLK_DUMP: cannot write into {folder}: {error}") from error
-
-
-def _write_text(text: str, path: Path) -> None:
-    path.write_text(text)
-
-
-@cache
-def _sources_hash() -> str:
-    """All kernel sources: a kernel may call functions of any of them."""
-    digest = hashlib.sha256()
-    folder = files(__package__.rpartition(".")[0] + ".kernels")
-    for path in sorted(folder.iterdir(), key=lambda p: p.name):
-        if path.name.endswith(".py"):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()

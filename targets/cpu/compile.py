@@ -14,9 +14,9 @@ from .facts import LANES, cpu_target
 from .table import DENIED, TABLE
 
 
-def isa_names(choice: str) -> tuple[str, ...]:
-    """``native`` or a comma-separated list of instruction sets, checked."""
-    names = [native_isa().name if name == "native" else name for name in choice.split(",")]
+def isa_names(arches: tuple[str, ...]) -> tuple[str, ...]:
+    """Instruction sets by name, checked; ``native`` is this machine's, and the default."""
+    names = [native_isa().name if name == "native" else name for name in arches or ("native",)]
     unknown = [name for name in names if name not in LANES]
     if unknown:
         known = ", ".join(("native", *LANES))

@@ -1,9 +1,8 @@
-"""Rows for the KV cache and attention: Triton kernels, and C++ by hand for products of bf16.
+"""Rows for the KV cache and attention in C++ by hand, for products of bf16.
 
-The layout of a cache follows the rows: Triton keeps keys along lanes, [head_dim, page] for K and
-[page, head_dim] for V; the kernels written by hand keep pairs, as AMX tiles take them. Whoever
-writes and whoever reads a state decide by `refuses_pairs`, which looks at the state and at all its
-readers, so they agree.
+The layout of a cache follows the rows: those of `rows.cache` keep keys along lanes, these keep
+pairs, as AMX tiles take them. Whoever writes and whoever reads a state decide by `refuses_pairs`,
+which looks at the state and at all its readers, so they agree.
 """
 
 from __future__ import annotations
@@ -12,16 +11,17 @@ from collections.abc import Iterator
 
 import sympy
 
-from ...ir.dim import Dim, as_dim, cdiv
-from ...ir.dtype import BF16, F16, F32
+from ...ir.dim import as_dim, cdiv
+from ...ir.dtype import BF16
 from ...ir.graph import Node, Value
 from ...ir.ops.attention import PagedAttention, RopeWriteKv, WriteKv
 from ...ir.target import Target
-from ..lowering import Lowering, Operand, f32, i32, per_layer_bytes
+from ..lowering import Lowering, f32, i32
+from ..rows.cache import cache_operands
+from ..rows.linear import vector
+from ..rows.token import width
 from ..table import OperatorRow
 from .facts import AVX512
-from .rows_linear import vector
-from .rows_token import next_power_of_two, width
 
 PAIR_PAGE = 32
 """Keys of a page in the kernels written by hand: the depth of one AMX product."""
@@ -32,128 +32,6 @@ PARTIAL = 32
 """Floats of a partial result beside its head_dim."""
 SLICES = 256
 """Parts that a batch's attention is cut into by cost: more than any machine here has cores."""
-
-
-# Triton ---------------------------------------------------------------------------------------
-
-
-def accepts_kv(node: Node, target: Target) -> str:
-    state = next(v.type for v in node.inputs if v.type.rank == 5)
-    return "" if state.dtype in (F32, BF16, F16) else f"no kernel for a {state.dtype} cache"
-
-
-def cache_operands(ctx: Lowering, state: Value, layer: int) -> dict[str, Operand]:
-    """K [num_pages, heads, head_dim, page] and V [num_pages, heads, page, head_dim] of a layer."""
-    part = sympy.sympify(per_layer_bytes(state, ctx.target.page_size))
-    return {
-        "k_cache": ctx.memory(state, as_dim(part * (2 * layer))),
-        "v_cache": ctx.memory(state, as_dim(part * (2 * layer + 1))),
-    }
-
-
-def emit_write_kv(node: Node, ctx: Lowering) -> None:
-    assert isinstance(node.op, WriteKv)
-    state, k, v, slots = node.inputs
-    _, _, _, kv_heads, head_dim = state.type.shape
-    arguments = {
-        "k": ctx.memory(k),
-        "v": ctx.memory(v),
-        "slots": ctx.memory(slots),
-        **cache_operands(ctx, state, node.op.layer),
-    }
-    constants = {
-        "KV_HEADS": kv_heads,
-        "D": head_dim,
-        "PAGE": ctx.target.page_size,
-        "BLOCK_D": next_power_of_two(int(head_dim)),
-    }
-    ctx.launch("rope.write_kv", (slots.type.size, 1, 1), arguments, constants)
-
-
-def emit_rope_write_kv(node: Node, ctx: Lowering) -> None:
-    assert isinstance(node.op, RopeWriteKv)
-    qkv, cos, sin, state, slots = node.inputs
-    _, _, _, kv_heads, head_dim = state.type.shape
-    half = width(cos)
-    arguments: dict[str, Operand | None] = {
-        "qkv": ctx.memory(qkv),
-        "cos": ctx.memory(cos),
-        "sin": ctx.memory(sin),
-        "q_norm": None,
-        "k_norm": None,
-        "slots": ctx.memory(slots),
-        "q": ctx.memory(node.outputs[0]),
-        "eps": f32(0.0),
-        **cache_operands(ctx, state, node.op.layer),
-    }
-    constants = {
-        "HEADS": node.op.heads,
-        "KV_HEADS": kv_heads,
-        "D": head_dim,
-        "HALF": half,
-        "INTERLEAVED": node.op.interleaved,
-        "PAGE": ctx.target.page_size,
-        "BLOCK_HALF": next_power_of_two(half),
-        "BLOCK_D": next_power_of_two(int(head_dim)),
-    }
-    ctx.launch("rope.rope_write_kv", (slots.type.size, 1, 1), arguments, constants)
-
-
-def accepts_attention(node: Node, target: Target) -> str:
-    assert isinstance(node.op, PagedAttention)
-    if node.op.page_size != target.page_size:
-        return f"expected pages of {target.page_size}, got {node.op.page_size}"
-    return accepts_kv(node, target)
-
-
-def attention_rows(ctx: Lowering, group: int) -> int:
-    """Rows (queries times heads of a group) of one tile: decode tiles hold one query."""
-    if ctx.bucket.high is not None:
-        return next_power_of_two(group)
-    return 64
-
-
-def emit_paged_attention(node: Node, ctx: Lowering) -> None:
-    op = node.op
-    assert isinstance(op, PagedAttention)
-    q, state, query_start, seq_lens, page_table, *sinks = node.inputs
-    tokens, heads, head_dim = q.type.shape
-    kv_heads = int(state.type.shape[3])
-    group = int(heads) // kv_heads
-    seqs, pages = page_table.type.shape
-    block_m = attention_rows(ctx, group)
-    arguments: dict[str, Operand | None] = {
-        "q": ctx.memory(q),
-        "query_start": ctx.memory(query_start),
-        "seq_lens": ctx.memory(seq_lens),
-        "page_table": ctx.memory(page_table),
-        "sinks": vector(ctx, sinks[0]) if sinks else None,
-        "y": ctx.memory(node.outputs[0]),
-        "seqs": i32(seqs),
-        "pages": i32(pages),
-        "scale": f32(op.scale),
-        **cache_operands(ctx, state, op.layer),
-    }
-    constants = {
-        "KV_HEADS": kv_heads,
-        "GROUP": group,
-        "D": head_dim,
-        "PAGE": ctx.target.page_size,
-        "WINDOW": op.window or 0,
-        "SOFTCAP": op.softcap or 0.0,
-        "BLOCK_M": block_m,
-        "BLOCK_D": next_power_of_two(int(head_dim)),
-    }
-    tiles = as_dim(_tiles_below(tokens, group, block_m) + seqs)
-    ctx.launch("attention.paged_attention", (kv_heads, tiles, 1), arguments, constants)
-
-
-def _tiles_below(tokens: Dim, group: int, block_m: int) -> sympy.Expr:
-    """tokens * group // block_m"""
-    return sympy.floor(sympy.sympify(tokens) * group / block_m)
-
-
-# By hand --------------------------------------------------------------------------------------
 
 
 def state_of(node: Node) -> Value:
@@ -286,17 +164,5 @@ ROWS = (
         20,
         refuses_pairs,
         emit_paired_attention,
-    ),
-    OperatorRow("write_kv", "triton-write-kv", "triton", 10, accepts_kv, emit_write_kv),
-    OperatorRow(
-        "rope_write_kv", "triton-rope-write-kv", "triton", 10, accepts_kv, emit_rope_write_kv
-    ),
-    OperatorRow(
-        "paged_attention",
-        "triton-paged-attention",
-        "triton",
-        10,
-        accepts_attention,
-        emit_paged_attention,
     ),
 )

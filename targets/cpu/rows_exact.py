@@ -11,8 +11,8 @@ from ...ir.graph import Node
 from ...ir.ops.activations import GroupSums
 from ...ir.target import Target
 from ..lowering import Lowering
+from ..rows.linear import row_count
 from ..table import OperatorRow
-from .rows_linear import row_count
 from .rows_native import DEPTH, OFF, accepts_exact, emit_gated, emit_linear
 
 

@@ -12,8 +12,8 @@ from ...ir.ops.activations import QuantizeRows
 from ...ir.ops.linear import GatedLinear, Linear
 from ...ir.target import Target
 from ..lowering import Lowering, Operand, i32
+from ..rows.linear import row_count, vector
 from ..table import OperatorRow
-from .rows_linear import row_count, vector
 from .rows_native import (
     DEPTH,
     OFF,

@@ -16,8 +16,8 @@ from ...ir.ops.linear import GatedLinear, Linear
 from ...ir.target import Target
 from ..kernels.packing import BLOCK_TYPES
 from ..lowering import Lowering, Operand, i32
+from ..rows.linear import row_count, vector
 from ..table import OperatorRow
-from .rows_linear import row_count, vector
 
 TILE_LAYOUT = "tiles"
 """16 outputs x 32 inputs, see ``native/kernels/tiles.h``."""

@@ -16,8 +16,8 @@ from ...ir.ops.linear import GatedLinear, Linear
 from ...ir.target import Target
 from ..kernels.packing import BLOCK_TYPES
 from ..lowering import Lowering, Operand, TokenRange, i32
+from ..rows.linear import row_count, row_ranges, vector
 from ..table import OperatorRow
-from .rows_linear import row_count, row_ranges, vector
 from .rows_native import DEPTH, LANES, TILE_LAYOUT
 
 BLOCK_ROWS = (1, 4, 16, 64)

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from ...ir.target import Denied
+from ..rows import cache, generic, linear, token
 from ..table import OperatorRow
-from . import (
-    rows_attention,
-    rows_exact,
-    rows_generic,
-    rows_int8,
-    rows_linear,
-    rows_native,
-    rows_tiles,
-    rows_token,
-)
+from . import rows_attention, rows_exact, rows_int8, rows_native, rows_tiles
 
 TABLE: tuple[OperatorRow, ...] = (
     *rows_native.ROWS,
     *rows_int8.ROWS,
     *rows_exact.ROWS,
     *rows_tiles.ROWS,
-    *rows_linear.ROWS,
-    *rows_token.ROWS,
+    *linear.ROWS,
+    *token.ROWS,
     *rows_attention.ROWS,
-    *rows_generic.ROWS,
+    *cache.ROWS,
+    *generic.ROWS,
 )
 DENIED: tuple[Denied, ...] = ()

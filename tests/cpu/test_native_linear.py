@@ -8,11 +8,11 @@ from sglk.ir.blocks import BlockArray
 from sglk.ir.dtype import BF16, round_bf16
 from sglk.ir.ops.elementwise import ACTIVATIONS as REFERENCE
 from sglk.targets.cpu.build import native_kernel
-from sglk.targets.cpu.packing import to_storage
 from sglk.targets.cpu.rows_native import ACTIVATIONS, BLOCKS
 from sglk.targets.cpu.tiles import pack_dense_tiles, pack_tiles, tiles_bytes
 from sglk.targets.kernel import Kernel
 from sglk.targets.kernels.packing import BLOCK_TYPES
+from sglk.targets.packing import to_storage
 from sglk.targets.tilec import build, isa_named
 from sglk.targets.tilec.isa import isa_supported
 from sglk.targets.tilec.run import load

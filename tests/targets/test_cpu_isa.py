@@ -19,8 +19,9 @@ def test_both_sides_need_the_same_of_a_machine() -> None:
 
 
 def test_choices_of_instruction_sets() -> None:
-    assert isa_names("x86_64_v3,x86_64_v4,x86_64_v3") == ("x86_64_v3", "x86_64_v4")
-    assert isa_names("native,generic") == (native_isa().name, "generic")
+    assert isa_names(("x86_64_v3", "x86_64_v4", "x86_64_v3")) == ("x86_64_v3", "x86_64_v4")
+    assert isa_names(()) == (native_isa().name,)
+    assert isa_names(("native", "generic")) == (native_isa().name, "generic")
     assert target_for(("x86_64_v4", "x86_64_v3")).lanes == 8  # facts of the narrowest
     with pytest.raises(LoweringError, match=r"among native, generic, .*got 'avx'"):
-        isa_names("generic,avx")
+        isa_names(("generic", "avx"))

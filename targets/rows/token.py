@@ -11,7 +11,7 @@ from ...ir.target import Target
 from ..kernels.packing import BLOCK_TYPES
 from ..lowering import Lowering, Operand, f32
 from ..table import OperatorRow, always
-from .rows_linear import row_count, vector, weight_operands
+from .linear import row_count, vector, weight_operands
 
 ROW_BLOCK = 64
 """Elements of a row that a norm or a gather handles at a time: a divisor of most hidden sizes."""
