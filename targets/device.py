@@ -102,6 +102,31 @@ class HasSample(Protocol):
         """
 
 
+@runtime_checkable
+class RunsAhead(Protocol):
+    """An `Executable` may offer this too: steps in a queue, tokens that never leave the device.
+
+    The next step is submitted while one runs, so the device does not wait for the host. At most two
+    steps are in flight. A step that fails raises in `collect`, and all in flight are lost.
+    """
+
+    can_run_ahead: bool
+
+    def submit(self, batch: StepBatch, rows: NDArray[np.void]) -> None:
+        """Queue a step that ends by choosing a token for each of its logit rows [L].
+
+        ``rows`` are `SAMPLED_ROW`s [L], numbered 0 to L-1; top_k 1 is the greedy choice. A token id
+        of -1 - r in ``batch.token_ids`` stands for the token that row r of the step submitted
+        before this one chose. The arrays are read before this returns.
+        """
+
+    def collect(self) -> Int32s:
+        """Wait for the oldest step in flight: the token [L] of each of its rows.
+
+        -1 in a row as `HasSample.sample` gives it. The result is valid until the next call.
+        """
+
+
 class Device(Protocol):
     """A chip of this machine."""
 
