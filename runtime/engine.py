@@ -6,7 +6,8 @@
             ...
 
 Not thread-safe: one thread adds, steps and aborts. A step that raises has changed nothing, so the
-caller may abort requests and step again.
+caller may abort requests and step again. Where the device runs steps ahead of the host, its
+failure ends the requests that were in flight, and the next step says so.
 
 It reads no clock but the one it is given: deadlines and timestamps are in that clock's seconds.
 """
@@ -17,21 +18,22 @@ import dataclasses
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import RequestError
+from ..errors import RequestError, SglkError
 from .admission import Limits
 from .answer import Live, Output, Timing
 from .audit import CacheAudit
 from .batch import Plan
 from .deadlines import Deadlines
 from .executor import Executor
-from .request import FinishReason, Request, SamplingParams
+from .request import FinishReason, Request, SamplingParams, Status
+from .request_checks import Ids, check_params, checked_prompt
+from .run_ahead import Flight, as_sampled_rows
 from .sampler import RowState, sample
 from .scheduler import Event, Scheduler
 from .stats import Stats
@@ -40,28 +42,9 @@ from .text import AnswerText
 from .token_mask import MaskedRow, TokenMask
 from .tokenizer import GenerationConfig, Tokenizer
 
-Ids = Sequence[int] | NDArray[np.int32]
-
 
 def _fresh_seed() -> int:
     return int.from_bytes(os.urandom(8), "little")
-
-
-def as_ids(prompt: object) -> NDArray[np.signedinteger[Any]]:
-    """A prompt as an array of at least one whole number, or `RequestError`.
-
-    >>> as_ids([3, 1, 2])
-    array([3, 1, 2])
-    """
-    try:
-        ids = np.asarray(prompt)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise RequestError(f"prompt: expected token ids, got {prompt!r:.80}") from error
-    if ids.size == 0:
-        raise RequestError("prompt: expected at least one token, got none")
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise RequestError(f"prompt: expected token ids, got {prompt!r:.80}")
-    return ids
 
 
 class Engine:
@@ -95,6 +78,8 @@ class Engine:
         self.vocab_size = executor.executable.vocab_size
         self._live: dict[str, Live] = {}
         self._ready: list[Output] = []
+        self._flight: Flight | None = None
+        self._landed = 0.0
         self._deadlines = Deadlines()
         self._mask_worker: ThreadPoolExecutor | None = None
         self._finished: Counter[str] = Counter()
@@ -104,7 +89,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return self.scheduler.has_work or bool(self._ready)
+        return self.scheduler.has_work or bool(self._ready) or self._flight is not None
 
     def add_request(
         self,
@@ -127,8 +112,8 @@ class Engine:
         next. At ``deadline``, or if it is still queued at ``start_deadline``, the request ends with
         reason "timeout".
         """
-        ids = self._checked_prompt(prompt)
-        self._check_params(params)
+        ids = checked_prompt(prompt, self.vocab_size, self.limits.max_context)
+        check_params(params, self.vocab_size, has_tokenizer=self.tokenizer is not None)
         eos = () if params.ignore_eos else self._config.eos_token_ids
         request = Request(
             request_id,
@@ -168,14 +153,26 @@ class Engine:
         for live in self._deadlines.passed(started):
             self._end(live, "timeout", started)
         self._deadlines.prune(len(self._live))
-        plan = self.scheduler.schedule(started)
-        self.wait_until = plan.wait_until
-        if plan.chunks:
-            self._run(plan, started)
-        elif self.scheduler.has_work and plan.wait_until is None:
-            raise AssertionError("scheduler: there is work, but the plan is empty")
+        if self._can_run_ahead():
+            self._run_ahead(started)
+        else:
+            if self._flight is not None:
+                self._land(self._flight)
+                self._flight = None
+            plan = self._schedule(started)
+            if plan.chunks:
+                self._run(plan, started)
         ready, self._ready = self._ready, []
         return ready
+
+    def _schedule(self, started: float) -> Plan:
+        plan = self.scheduler.schedule(started)
+        self.wait_until = plan.wait_until
+        if plan.chunks or plan.wait_until is not None or self._flight is not None:
+            return plan
+        if self.scheduler.has_work:
+            raise AssertionError("scheduler: there is work, but the plan is empty")
+        return plan
 
     def abort(self, request_id: str) -> bool:
         """Drop a request in any state and free its pages at once; False if it has ended already."""
@@ -227,6 +224,61 @@ class Engine:
         events = self.scheduler.commit(plan, sampled.token_ids)
         self._ready += [self._output(event, now) for event in events]
         self._record(plan, started, off_device - on_device)
+
+    def _can_run_ahead(self) -> bool:
+        """Whether every token can be chosen without the host seeing its logits."""
+        return (
+            self._executor.can_run_ahead
+            and self._audit is None
+            and not any(live.row.needs_logits for live in self._live.values())
+        )
+
+    def _run_ahead(self, started: float) -> None:
+        """Queue the next step, then wait for the one before it: the device never waits for us."""
+        plan = self._schedule(started)
+        flight, following = self._flight, None
+        if plan.chunks:
+            following = Flight(plan, [self._live[r.id] for r in plan.sampled], started)
+            ahead = [request.num_in_flight for request in plan.sampled]
+            states = [live.row for live in following.rows]
+            self._executor.submit(plan, as_sampled_rows(states, ahead))
+            for request in plan.admitted:
+                self._live[request.id].timing.started = started
+        self._flight = following
+        if flight is not None:
+            self._land(flight)
+        if following is not None:
+            self.scheduler.advance(plan)
+
+    def _land(self, flight: Flight) -> None:
+        """Wait for a step in flight and hand out its tokens."""
+        waiting = self.clock()
+        try:
+            ids = self._executor.collect().tolist()
+        except SglkError as error:
+            self._lose(flight, str(error))
+            raise
+        now = self.clock()
+        for row, live in enumerate(flight.rows):
+            if ids[row] < 0 and live.request.status is not Status.FINISHED:
+                self._end(
+                    live, "error", now, f"step: expected finite logits, got none in row {row}"
+                )
+        events = self.scheduler.land(flight.plan, ids)
+        self._num_generated += len(events)
+        self._ready += [self._output(event, now) for event in events]
+        self._record(flight.plan, max(flight.started, self._landed), now - waiting)
+        self._landed = now
+
+    def _lose(self, flight: Flight, error: str) -> None:
+        """The device failed: whatever was in flight ends, and no page that it wrote is kept."""
+        lost = [flight, *([self._flight] if self._flight not in (None, flight) else [])]
+        self._flight = None
+        now = self.clock()
+        requests = {chunk.request.id for f in lost if f for chunk in f.plan.chunks}
+        for live in [self._live[id] for id in requests if id in self._live]:
+            self._end(live, "error", now, error)
+        self.scheduler.kv.flush()
 
     def _audit_rows(
         self, audit: CacheAudit, plan: Plan, logits: NDArray[np.float32], now: float
@@ -314,28 +366,6 @@ class Engine:
         if self._mask_worker is None:
             self._mask_worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sglk-mask")
         return self._mask_worker
-
-    def _checked_prompt(self, prompt: Ids) -> NDArray[np.int32]:
-        ids = as_ids(prompt)
-        if len(ids) >= self.limits.max_context:
-            raise RequestError(
-                f"prompt: expected fewer tokens than the context of {self.limits.max_context}, "
-                f"got {len(ids)} (shorten it)"
-            )
-        if ids.min() < 0 or ids.max() >= self.vocab_size:
-            bad = int(ids[(ids < 0) | (ids >= self.vocab_size)][0])
-            raise RequestError(f"prompt: expected ids in [0, {self.vocab_size}), got {bad}")
-        return ids.astype(np.int32)
-
-    def _check_params(self, params: SamplingParams) -> None:
-        if params.stop and self.tokenizer is None:
-            raise RequestError("stop: expected stop_token_ids, got strings (there is no tokenizer)")
-        for name, ids in (
-            ("logit_bias", params.logit_bias),
-            ("stop_token_ids", params.stop_token_ids),
-        ):
-            if any(token >= self.vocab_size for token in ids):
-                raise RequestError(f"{name}: expected ids below {self.vocab_size}, got {max(ids)}")
 
     def _max_new(self, prompt_len: int, params: SamplingParams) -> int:
         """Most tokens to generate: a longer answer than the context ends with reason "length"."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import DeviceError, SglkError
 from ..targets.artifact import Artifact
-from ..targets.device import Device, Executable, HasArgmax, HasSample
+from ..targets.device import Device, Executable, HasArgmax, HasSample, Int32s, RunsAhead
 from ..targets.registry import open_device
 from .admission import Limits, Policy
 from .batch import BatchBuffers, Plan
@@ -74,7 +74,25 @@ class Executor:
         """The device's own random choice for them, if it offers one."""
         if isinstance(executable, HasSample) and executable.can_sample:
             self.draw = executable.sample
+        self._ahead: RunsAhead | None = None
+        if isinstance(executable, RunsAhead) and executable.can_run_ahead:
+            self._ahead = executable
         self._buffers = BatchBuffers(limits.page_size, limits.max_step_tokens, limits.max_running)
+
+    @property
+    def can_run_ahead(self) -> bool:
+        """Whether steps may be queued with `submit`."""
+        return self._ahead is not None
+
+    def submit(self, plan: Plan, rows: NDArray[np.void]) -> None:
+        """Queue a plan; ``rows`` say how each of ``plan.sampled`` gets its token."""
+        assert self._ahead is not None
+        self._ahead.submit(self._buffers.fill(plan), rows)
+
+    def collect(self) -> Int32s:
+        """The tokens of the oldest plan in flight."""
+        assert self._ahead is not None
+        return self._ahead.collect()
 
     def run(self, plan: Plan) -> NDArray[np.float32]:
         """Logits of ``plan.sampled``, in its order; a view until the next run."""

@@ -17,8 +17,9 @@ from ..errors import RequestError, SglkError
 from ..targets.artifact import Artifact
 from .answer import Output
 from .chat import ChatTemplate, Message
-from .engine import Engine, Ids, as_ids
+from .engine import Engine
 from .request import FinishReason, SamplingParams
+from .request_checks import Ids, as_ids
 from .sampler import TokenLogprob
 
 

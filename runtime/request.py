@@ -133,6 +133,15 @@ class SamplingParams:
             _check_number(f"logit_bias[{token}]", bias, -100, 100)
 
 
+def place_of(row: int) -> int:
+    """The token id that stands for what this row of a step in flight chooses.
+
+    >>> [place_of(0), place_of(5)]
+    [-1, -6]
+    """
+    return -1 - row
+
+
 class Status(enum.Enum):
     """Where a request is in its life; a preempted one waits again."""
 
@@ -220,6 +229,15 @@ class Request:
         self._tokens[self.num_tokens] = token
         self.last_token = token
         self.num_tokens += 1
+
+    @property
+    def num_in_flight(self) -> int:
+        """1 while the newest token is known by its place in a step only, else 0."""
+        return int(self.last_token < 0)
+
+    def land(self, token: int) -> None:
+        """The newest token, appended as a place, is known."""
+        self._tokens[self.num_tokens - 1] = self.last_token = token
 
     def add_pages(self, pages: Sequence[Page]) -> None:
         """Take pages for the tokens that follow."""

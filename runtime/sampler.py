@@ -123,13 +123,24 @@ class RowState:
         if self.position == self._may_end_at:
             self._update()
 
-    def as_sampled_row(self, row: int) -> tuple[int, int, float, float, float, float]:
-        """A `SAMPLED_ROW`: what the device needs to draw the next token."""
+    @property
+    def needs_logits(self) -> bool:
+        """Whether the host has to see the logits of the next token."""
+        return self.changes_logits or self.wants_logprobs
+
+    def as_sampled_row(
+        self, row: int, ahead: int = 0
+    ) -> tuple[int, int, float, float, float, float]:
+        """A `SAMPLED_ROW`: what the device needs to draw the next token.
+
+        ``ahead`` tokens of the sequence come before it that `append` has not seen yet.
+        """
         params = self.params
         heat = max(params.temperature, MIN_TEMPERATURE)
         lowest = math.log(params.min_p) if params.min_p else -math.inf
         top_k = min(params.top_k, _MOST_TOP_K)
-        return row, top_k, heat, lowest, params.top_p, self.uniforms.at(self.position)
+        uniform = self.uniforms.at(self.position + ahead)
+        return row, top_k, heat, lowest, params.top_p, uniform
 
     def _update(self) -> None:
         """``changes_logits``: not the raw logits decide; ``is_plain``: their maximum does."""

@@ -5,6 +5,9 @@
     events = scheduler.commit(plan, ids)   # one sampled id per request of plan.sampled
     scheduler.observe(record)              # optional: how long it took
 
+or, where the next step is planned before this one's tokens are known, ``advance(plan)`` when it is
+submitted and ``land(plan, ids)`` in place of ``commit``.
+
 Each step serves every decoding request and fills its token budget with prefill chunks, by rank, so
 prefill and decode share steps. Pages for a prompt are taken at admission, all or nothing; decoding
 grows by a page at a time, and when none is left the last by rank is preempted.
@@ -24,7 +27,7 @@ from .batch import Chunk, Plan
 from .chunk_budget import prefill_budget
 from .kv_cache import KVCache
 from .preemption import make_room, preempt_last
-from .request import FinishReason, Request, Status
+from .request import FinishReason, Request, Status, place_of
 from .stats import Stats
 from .step_model import OnlineFit
 from .steps import StepRecord
@@ -84,6 +87,8 @@ class Scheduler:
         prefills: list[Request] = []
         for request in self.running.values():
             computed, known = request.num_computed, request.num_tokens
+            if known >= request.max_total:
+                continue  # its last token is in flight
             if known - computed == 1:
                 plan.chunks.append(Chunk(request, computed, known, True))
             else:
@@ -101,20 +106,35 @@ class Scheduler:
     def commit(self, plan: Plan, sampled: Sequence[int]) -> list[Event]:
         """Record a finished step; requests that ended since it was planned are left alone."""
         self.num_steps += 1
-        size = self.kv.page_size
         events: list[Event] = []
         tokens = iter(sampled)
-        for request, start, end, is_last in plan.chunks:
-            token = next(tokens) if is_last else None
-            if request.status is not Status.RUNNING:
-                continue
-            if request.num_computed != start:
-                raise AssertionError(f"request {request.id}: committed a plan that is outdated")
-            request.num_computed = end
-            if end // size != start // size:
-                self.kv.publish(request)
-            if token is not None:
-                events.append(self._advance(request, token))
+        for chunk in plan.chunks:
+            token = next(tokens) if chunk.is_last else None
+            if self._compute(chunk) and token is not None:
+                chunk.request.append(token)
+                events.append(self._event(chunk.request, token))
+        return events
+
+    def advance(self, plan: Plan) -> None:
+        """Record a step that is in flight: its tokens are appended by their places.
+
+        The step before it must have landed. Its pages may be shared from here on: the device runs
+        steps in order.
+        """
+        self.num_steps += 1
+        row = 0
+        for chunk in plan.chunks:
+            if self._compute(chunk) and chunk.is_last:
+                chunk.request.append(place_of(row))
+            row += chunk.is_last
+
+    def land(self, plan: Plan, sampled: Sequence[int]) -> list[Event]:
+        """The tokens of an advanced step; requests that ended meanwhile are left alone."""
+        events = []
+        for request, token in zip(plan.sampled, sampled, strict=True):
+            if request.status is not Status.FINISHED:
+                request.land(token)
+                events.append(self._event(request, token))
         return events
 
     def observe(self, record: StepRecord) -> None:
@@ -201,7 +221,8 @@ class Scheduler:
 
     def _find_pages(self, plan: Plan) -> None:
         """A slot for each running request's newest token, by rank; who finds none waits."""
-        short = self.kv.short_of_pages(self.running.values())
+        growing = [r for r in self.running.values() if r.num_tokens < r.max_total]
+        short = self.kv.short_of_pages(growing)
         for request in sorted(short, key=self._rank):
             self._queue_again(make_room(request, self.running, self.kv, self._rank), plan)
 
@@ -274,8 +295,21 @@ class Scheduler:
             self._cached_tokens += request.num_cached
             self._matched_tokens += request.num_matched
 
-    def _advance(self, request: Request, token: int) -> Event:
-        request.append(token)
+    def _compute(self, chunk: Chunk) -> bool:
+        """The tokens of a chunk have keys and values now; False if the request is not running."""
+        request, start, end, _ = chunk
+        if request.status is not Status.RUNNING:
+            return False
+        if request.num_computed != start:
+            raise AssertionError(f"request {request.id}: committed a plan that is outdated")
+        request.num_computed = end
+        size = self.kv.page_size
+        if end // size != start // size:
+            self.kv.publish(request)
+        return True
+
+    def _event(self, request: Request, token: int) -> Event:
+        """A request has its newest token; ends it where that was the last."""
         reason: FinishReason | None = None
         if token in request.stop_ids:
             reason = "stop"

@@ -117,7 +117,8 @@ class RunsAhead(Protocol):
 
         ``rows`` are `SAMPLED_ROW`s [L], numbered 0 to L-1; top_k 1 is the greedy choice. A token id
         of -1 - r in ``batch.token_ids`` stands for the token that row r of the step submitted
-        before this one chose. The arrays are read before this returns.
+        before this one chose; a row that chose none (-1) counts as token 0, its step is ignored.
+        The arrays are read before this returns.
         """
 
     def collect(self) -> Int32s:
