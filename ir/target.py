@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .dtype import DType
+from .dtype import F32, DType
 from .graph import Node
 
 
@@ -46,9 +46,12 @@ class Target:
     """Upper bounds of the token counts that get their own kernel variants; the last bucket has
     none."""
     fused_ops: frozenset[str] = field(default_factory=frozenset)
-    """Fused ops that the operator table has a row for; fusion passes make no others."""
+    """Fused ops that the operator table has a row for; fusion passes make no others. An operand
+    that not every target's fused op takes is named after a dot."""
     gated_rows: int = 1
     """`gated_linear` needs gate and up weights of a multiple of this many rows each."""
+    activation_dtype: DType = F32
+    """What kernels store for each other; arithmetic is f32 whatever it is."""
     handwritten: bool = True
     """Whether rows of kernels written by hand may be chosen."""
     batch_invariant: bool = True

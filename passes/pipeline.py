@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .. import knobs
 from ..errors import PassError
-from ..ir.dtype import F32, I8, DType
+from ..ir.dtype import BF16, F32, I8, DType
 from ..ir.graph import Graph
 from ..ir.target import Target
 from .base import Pass
@@ -34,6 +34,7 @@ from .round_activations import RoundActivations
 from .round_attention import RoundAttention
 from .set_weight_dtypes import SetWeightDtypes
 from .snapshot import Snapshot
+from .store_activations import StoreActivations
 from .sum_groups import SumGroups
 
 
@@ -64,7 +65,7 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         FoldConstants(),
         EliminateCommon(),
         # The types that the artifact stores.
-        SetWeightDtypes(options.dtype, _supported(target, options.stored)),
+        SetWeightDtypes(options.dtype, _supported(target, options)),
         # Raise what the model spells out to the ops that kernels know.
         RecogniseActivations(),
         RecogniseLayernorm(),
@@ -79,7 +80,7 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         # Fuse what the target has rows for.
         *only_if(target, "linear", FuseLinearEpilogue()),
         *only_if(target, "add_rmsnorm", FuseAddRmsnorm()),
-        *only_if(target, "rope_write_kv", FuseRopeWriteKv()),
+        *only_if(target, "rope_write_kv", FuseRopeWriteKv(norms=_takes_norms(target))),
         *_round(target, options),
         EliminateDead(),
     )
@@ -87,6 +88,8 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
 
 def _round(target: Target, options: StepOptions) -> tuple[Pass, ...]:
     """Activations of fewer bits, once for each value."""
+    if target.activation_dtype == BF16:
+        return (StoreActivations(), EliminateCommon())
     if options.activations == F32:
         return (SumGroups(), EliminateCommon()) if target.handwritten else ()
     first = (QuantizeActivations(),) if options.activations == I8 else ()
@@ -101,7 +104,7 @@ def forward_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         FoldConstants(),
         EliminateCommon(),
         EliminateDead(),
-        SetWeightDtypes(options.dtype, _supported(target, options.stored)),
+        SetWeightDtypes(options.dtype, _supported(target, options)),
         RecogniseActivations(),
         RecogniseLayernorm(),
         RecogniseRmsnorm(),
@@ -120,11 +123,15 @@ def only_if(target: Target, op: str, step: Pass) -> tuple[Pass, ...]:
     return (step,) if op in target.fused_ops else ()
 
 
-def _supported(
-    target: Target, stored: tuple[tuple[str, DType], ...]
-) -> tuple[tuple[str, DType], ...]:
-    """Stored types are kept to the value: one that the target cannot read becomes f32."""
-    return tuple((name, kept if target.supports(kept) else F32) for name, kept in stored)
+def _takes_norms(target: Target) -> bool:
+    return "rope_write_kv.norms" in target.fused_ops
+
+
+def _supported(target: Target, options: StepOptions) -> tuple[tuple[str, DType], ...]:
+    """Stored types are kept to the value: one that the target cannot read becomes f32, or where
+    products multiply bf16 anyway, what the user chose for the others."""
+    other = F32 if target.activation_dtype == F32 else options.dtype
+    return tuple((name, t if target.supports(t) else other) for name, t in options.stored)
 
 
 @dataclass(frozen=True)

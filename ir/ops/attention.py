@@ -17,6 +17,7 @@ from ..dim import Dim, as_dim, dim
 from ..dtype import BF16, F32, DType, round_bf16
 from ..op import Array, Cost, Op, expect
 from ..types import TensorType
+from .norm import rms
 from .rope import check_tables, rotate
 
 
@@ -185,16 +186,19 @@ class WriteKv(Op):
 
 @dataclass(frozen=True)
 class RopeWriteKv(Op):
-    """(qkv f32[T, (H + 2 KVH) D], cos [T, R], sin [T, R], state, slots) -> (q f32[T, H, D],
-    state').
+    """(qkv [T, (H + 2 KVH) D], cos [T, R], sin [T, R], state, slots, [q_norm f32[D], k_norm
+    f32[D]]) -> (q [T, H, D], state').
 
     Splits the fused projection, rotates q and k, and writes k and v at ``slots`` of ``layer``.
+    With ``eps``, heads of q and k go through an RMS norm with the weights at the end before they
+    rotate; nothing is rounded in between.
     """
 
     heads: int
     layer: int
     kv_dtype: DType = F32
     interleaved: bool = False
+    eps: float | None = None
     name: ClassVar[str] = "rope_write_kv"
 
     def infer(
@@ -204,6 +208,7 @@ class RopeWriteKv(Op):
         sin: TensorType,
         state: TensorType,
         slots: TensorType,
+        *norms: TensorType,
     ) -> tuple[TensorType, ...]:
         expect(
             state.dtype == self.kv_dtype,
@@ -216,20 +221,25 @@ class RopeWriteKv(Op):
         good = qkv.shape[1] == width and slots.shape == qkv.shape[:1] and slots.dtype.is_integer
         expect(good, f"rope_write_kv: expected qkv [T, {width}], got {qkv}, {cos}, {sin}, {slots}")
         check_tables("rope_write_kv", head_dim, qkv, cos, sin)
+        wanted = [] if self.eps is None else [TensorType(F32, (head_dim,))] * 2
+        expect(list(norms) == wanted, f"rope_write_kv: expected norms {wanted}, got {norms}")
         return (qkv.with_shape(qkv.shape[0], self.heads, head_dim), state)
 
     def reference(
-        self, qkv: Array, cos: Array, sin: Array, state: Array, slots: Array
+        self, qkv: Array, cos: Array, sin: Array, state: Array, slots: Array, *norms: Array
     ) -> tuple[Array, ...]:
         kv_heads, head_dim = state.shape[3:]
         heads = qkv.reshape(len(qkv), -1, head_dim)
         q, k, v = np.split(heads, [self.heads, self.heads + kv_heads], axis=1)
+        if self.eps is not None:
+            pairs = zip((q, k), norms, strict=True)
+            q, k = ((rms(x, float(self.eps)) * w).astype(x.dtype) for x, w in pairs)
         q, k = (rotate(x, cos, sin, self.interleaved) for x in (q, k))
         return q, _store(self, state, k, v, slots)
 
     def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:
         """Three operations per rotated element; only the slots that are written are moved."""
-        qkv, cos, sin, state, slots = inputs
+        qkv, cos, sin, state, slots = inputs[:5]
         _, _, _, kv_heads, width = state.shape
         kv = state.with_shape(qkv.shape[0], kv_heads, width)
         read = qkv.bytes + cos.bytes + sin.bytes + slots.bytes

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..blocks import BlockArray
 from ..dim import as_dim, prod
-from ..dtype import BF16, F32, I8
+from ..dtype import BF16, F32, I8, DType
 from ..op import Array, Cost, Op, expect
 from ..types import TensorType, broadcast_shapes
 from .elementwise import ACTIVATIONS
@@ -77,10 +77,11 @@ class MatMul(Op):
 
 @dataclass(frozen=True)
 class Linear(Op):
-    """(x[..., K], w[N, K], [side], [bias f32[N]], [residual f32[..., N]]) -> f32[..., N].
+    """(x[..., K], w[N, K], [side], [bias f32[N]], [residual[..., N]]) -> [..., N].
 
-    y = activation(x w^T + bias) + residual, accumulated in f32. ``x`` is f32 or bf16, ``w`` of any
-    float dtype, block types included; for those ``x`` may be i8, its scales beside it
+    y = activation(x w^T + bias) + residual, accumulated in f32; y and the residual have ``dtype``,
+    f32 or bf16, and y is rounded once. ``x`` is f32 or bf16, ``w`` of any float dtype, block types
+    included; for those ``x`` may be i8, its scales beside it
     (``has_scales``, `QuantizeRows`). ``has_sums`` (of float x by group, `GroupSums`), ``has_bias``
     and ``has_residual`` say which other optional operands follow.
 
@@ -95,6 +96,7 @@ class Linear(Op):
     activation: str | None = None
     has_sums: bool = False
     has_scales: bool = False
+    dtype: DType = F32
     name: ClassVar[str] = "linear"
 
     @property
@@ -113,7 +115,8 @@ class Linear(Op):
             self.activation is None or self.activation in ACTIVATIONS,
             f"linear: unknown activation {self.activation!r} (known: {', '.join(ACTIVATIONS)})",
         )
-        result = TensorType(F32, (*x.shape[:-1], w.shape[0]))
+        expect(self.dtype in (F32, BF16), f"linear: expected f32 or bf16, got {self.dtype}")
+        result = TensorType(self.dtype, (*x.shape[:-1], w.shape[0]))
         expect(self.has_scales or x.dtype != I8, f"linear: expected scales of {x}")
         if self.has_side:
             _expect_side("linear", self, x, rest[0])
@@ -138,15 +141,16 @@ class Linear(Op):
 
 @dataclass(frozen=True)
 class GatedLinear(Op):
-    """(x[..., K], w[2N, K], [side]) -> f32[..., N]: activation(x wg^T) * (x wu^T), w = (wg, wu).
+    """(x[..., K], w[2N, K], [side]) -> [..., N]: activation(x wg^T) * (x wu^T), w = (wg, wu).
 
     The gated MLP's first half (GLU Variants Improve Transformer, Shazeer 2020). ``x`` is f32,
-    bf16 or i8, with what follows it as in `Linear`.
+    bf16 or i8, with what follows it as in `Linear`; the result has ``dtype``, f32 or bf16.
     """
 
     activation: str
     has_sums: bool = False
     has_scales: bool = False
+    dtype: DType = F32
     name: ClassVar[str] = "gated_linear"
 
     @property
@@ -168,7 +172,8 @@ class GatedLinear(Op):
         expect(
             self.activation in ACTIVATIONS, f"gated_linear: unknown activation {self.activation!r}"
         )
-        return (TensorType(F32, (*x.shape[:-1], as_dim(rows // 2))),)
+        expect(self.dtype in (F32, BF16), f"gated_linear: expected f32 or bf16, got {self.dtype}")
+        return (TensorType(self.dtype, (*x.shape[:-1], as_dim(rows // 2))),)
 
     def reference(self, x: Array, w: Array, *side: Array) -> Array:
         real = _real(x, side[0] if self.has_scales else None)

@@ -7,18 +7,21 @@ from typing import ClassVar
 
 import numpy as np
 
+from ..dtype import F32
 from ..op import Array, Op, expect
 from ..types import TensorType
 
 
-def _rms(x: np.ndarray, eps: float) -> np.ndarray:
+def rms(x: np.ndarray, eps: float) -> np.ndarray:
+    """x / sqrt(mean(x x) + eps) over the last axis, in f64."""
     wide = x.astype(np.float64)
     return np.asarray(wide / np.sqrt(np.mean(wide * wide, -1, keepdims=True) + eps))
 
 
 def _is_weight(weight: TensorType, x: TensorType) -> bool:
+    """Of x's own type, or f32 whatever x is."""
     plain = x.rank > 0 and x.dtype.is_float and not x.dtype.is_block
-    return plain and weight.shape == x.shape[-1:] and weight.dtype == x.dtype
+    return plain and weight.shape == x.shape[-1:] and weight.dtype in (x.dtype, F32)
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class RmsNorm(Op):
         return (x,)
 
     def reference(self, x: Array, weight: Array) -> Array:
-        return (_rms(x, self.eps) * weight).astype(x.dtype)
+        return (rms(x, self.eps) * weight).astype(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class AddRmsNorm(Op):
 
     def reference(self, x: Array, r: Array, weight: Array) -> tuple[Array, ...]:
         total = (x + r).astype(x.dtype)
-        return total, (_rms(total, self.eps) * weight).astype(x.dtype)
+        return total, (rms(total, self.eps) * weight).astype(x.dtype)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import VerifyError
 from ..blocks import BlockArray
 from ..dim import as_dim
-from ..dtype import F32
+from ..dtype import BF16, F32, DType
 from ..op import Array, Cost, Op, expect
 from ..types import TensorType
 
@@ -26,9 +26,10 @@ def _check_index(where: str, index: np.ndarray, rows: int) -> None:
 
 @dataclass(frozen=True)
 class Embedding(Op):
-    """(table[V, H], ids[...]) -> f32[..., H]: rows by id, dequantized when the table has a block
-    type."""
+    """(table[V, H], ids[...]) -> [..., H] of ``dtype``, f32 or bf16: rows by id, dequantized when
+    the table has a block type."""
 
+    dtype: DType = F32
     name: ClassVar[str] = "embedding"
 
     def infer(self, table: TensorType, ids: TensorType) -> tuple[TensorType, ...]:
@@ -37,7 +38,8 @@ class Embedding(Op):
             f"embedding: expected a float table [V, H], got {table}",
         )
         expect(ids.dtype.is_integer, f"embedding: expected integer ids, got {ids}")
-        return (TensorType(F32, (*ids.shape, table.shape[1])),)
+        expect(self.dtype in (F32, BF16), f"embedding: expected f32 or bf16, got {self.dtype}")
+        return (TensorType(self.dtype, (*ids.shape, table.shape[1])),)
 
     def reference(self, table: Array, ids: Array) -> Array:
         if isinstance(table, BlockArray):

@@ -7,7 +7,7 @@ arithmetic that wraps, with lo and hi the halves of i:
     h ^= h >> 16;  h *= 0x21F0AAAD;  h ^= h >> 15;  h *= 0x735A2D97;  h ^= h >> 15
     value = f32(i32(h >> 8) - 2^23) * step + mean
 
-so values are even over mean +- 2^23 * step, and are then rounded to the weight's dtype. `fill_array`
+so values are even over mean +- 2^23 * step, then rounded to the weight's dtype. `fill_array`
 is the definition; a device may make the same values with a kernel of its own. (Constants of the
 mixer: lowbias32, Chris Wellons, "Hash Function Prospector".)
 

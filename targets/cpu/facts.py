@@ -15,7 +15,9 @@ PAGE_SIZE = 32
 """Keys of one page: two AVX-512 registers of f32 scores; small enough for fine prefix reuse."""
 TOKEN_BUCKETS = (1, 4, 16)
 """One token alone, a few streams, a full decode batch; above that, prefill tiles."""
-FUSED_OPS = frozenset({"add_rmsnorm", "gated_linear", "linear", "rope_write_kv"})
+FUSED_OPS = frozenset(
+    {"add_rmsnorm", "gated_linear", "linear", "rope_write_kv", "rope_write_kv.norms"}
+)
 GATED_ROWS = 64
 """Weights are packed in groups of 64 rows, and a group holds rows of one half only."""
 NOMINAL_CORES = 4

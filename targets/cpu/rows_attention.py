@@ -85,7 +85,7 @@ def emit_write_pairs(node: Node, ctx: Lowering) -> None:
 
 def emit_rope_write_pairs(node: Node, ctx: Lowering) -> None:
     assert isinstance(node.op, RopeWriteKv)
-    qkv, cos, sin, state, slots = node.inputs
+    qkv, cos, sin, state, slots, *norms = node.inputs
     q = node.outputs[0]
     _, _, _, kv_heads, head_dim = state.type.shape
     arguments = {
@@ -95,7 +95,9 @@ def emit_rope_write_pairs(node: Node, ctx: Lowering) -> None:
         "slots": ctx.memory(slots),
         "q": ctx.memory(q),
         **cache_operands(ctx, state, node.op.layer),
-        "eps": f32(0.0),
+        "eps": f32(node.op.eps or 0.0),
+        "q_norm": vector(ctx, norms[0]) if norms else None,
+        "k_norm": vector(ctx, norms[1]) if norms else None,
     }
     constants = {
         "HEADS": node.op.heads,
@@ -103,7 +105,7 @@ def emit_rope_write_pairs(node: Node, ctx: Lowering) -> None:
         "D": int(head_dim),
         "HALF": width(cos),
         "INTERLEAVED": node.op.interleaved,
-        "NORMS": False,
+        "NORMS": bool(norms),
         "QKV_BF16": qkv.type.dtype == BF16,
         "Q_BF16": q.type.dtype == BF16,
     }

@@ -53,18 +53,18 @@ def emit_write_kv(node: Node, ctx: Lowering) -> None:
 
 def emit_rope_write_kv(node: Node, ctx: Lowering) -> None:
     assert isinstance(node.op, RopeWriteKv)
-    qkv, cos, sin, state, slots = node.inputs
+    qkv, cos, sin, state, slots, *norms = node.inputs
     _, _, _, kv_heads, head_dim = state.type.shape
     half = width(cos)
     arguments: dict[str, Operand | None] = {
         "qkv": ctx.memory(qkv),
         "cos": ctx.memory(cos),
         "sin": ctx.memory(sin),
-        "q_norm": None,
-        "k_norm": None,
+        "q_norm": vector(ctx, norms[0]) if norms else None,
+        "k_norm": vector(ctx, norms[1]) if norms else None,
         "slots": ctx.memory(slots),
         "q": ctx.memory(node.outputs[0]),
-        "eps": f32(0.0),
+        "eps": f32(node.op.eps or 0.0),
         **cache_operands(ctx, state, node.op.layer),
     }
     constants = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from sglk.errors import PassError
 from sglk.ir.dtype import BF16, Q4_1, Q8_0
 from sglk.ir.graph import Graph
 from sglk.ir.parser import parse_graph
+from sglk.ir.testing import assert_same_numbers
 from sglk.ir.verify import verify
 from sglk.passes.fuse_rope_write_kv import FuseRopeWriteKv
 from sglk.passes.set_weight_dtypes import SetWeightDtypes
@@ -186,6 +188,66 @@ def test_no_rope_write_kv(name: str) -> None:
     graph = parse_graph(text.replace(old, new))
     assert not FuseRopeWriteKv().run(graph)
     assert graph.as_text() == parse_graph(text.replace(old, new)).as_text()
+
+
+NORMED = (
+    PARTS.replace("rope(%q,", "rope(%qn,")
+    .replace("rope(%k,", "rope(%kn,")
+    .replace("%qr:", "%qn: f32[tokens, 2, 4] = rmsnorm(%q, %wq)\n%qr:")
+    .replace("%kr:", "%kn: f32[tokens, 1, 4] = rmsnorm(%k, %wk)\n%kr:")
+)
+NORM_STEP = STEP.replace("{\n", "{\nparam %wq: f32[4]\nparam %wk: f32[4]\n", 1)
+
+
+def test_rope_write_kv_with_norms(normal: Callable[[str], str]) -> None:
+    text = f"{NORM_STEP}{NORMED}{ATTEND}return %a\n}}"
+    graph = parse_graph(text)
+    assert not FuseRopeWriteKv().run(graph)
+    assert FuseRopeWriteKv(norms=True).run(graph)
+    verify(graph)
+    fused = FUSED.replace("%slots)", "%slots, %wq, %wk)").replace("}\n", ", eps=1e-06}\n")
+    after = parse_graph(f"{NORM_STEP}{fused}{ATTEND}return %a\n}}")
+    assert normal(graph.as_text()) == normal(after.as_text())
+    assert not FuseRopeWriteKv(norms=True).run(graph)
+    sizes = {"tokens": 3, "seqs": 2, "pages": 2, "kv_slots": 16}
+    inputs = {
+        "query_start": np.array([0, 2, 3], np.int32),
+        "seq_lens": np.array([2, 5], np.int32),
+        "page_table": np.array([[1, 0], [2, 3]], np.int32),
+        "slots": np.array([4, 5, 12], np.int32),
+    }
+    assert_same_numbers(parse_graph(text), graph, sizes, inputs=inputs)
+
+
+NO_NORMS = {
+    "other eps for k": ("rmsnorm(%k, %wk)", "rmsnorm(%k, %wk) {eps=0.1}"),
+    "a norm on q alone": (
+        "%kr: f32[tokens, 1, 4] = rope(%kn,",
+        "%kr: f32[tokens, 1, 4] = rope(%k,",
+    ),
+    "a weight made after the write": (
+        "rmsnorm(%q, %wq)",
+        "rmsnorm(%q, %wl)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_NORMS)
+def test_no_rope_write_kv_with_norms(name: str) -> None:
+    old, new = NO_NORMS[name]
+    text = f"{NORM_STEP}{NORMED}{ATTEND}return %a\n}}"
+    assert old in text
+    text = text.replace(old, new)
+    if "%wl" in text:  # q is normalized only behind the write
+        q = next(line for line in text.splitlines() if line.startswith("%qn:"))
+        r = next(line for line in text.splitlines() if line.startswith("%qr:"))
+        for line in (q, r):
+            text = text.replace(f"{line}\n", "")
+        late = f"%wl: f32[4] = exp(%wq)\n{q}\n{r}\n"
+        text = text.replace("%a: f32", f"{late}%a: f32")
+    graph = parse_graph(text)
+    FuseRopeWriteKv(norms=True).run(graph)
+    assert "write_kv" in [node.op.name for node in graph.nodes]
 
 
 # Weight types -----------------------------------------------------------------------------------
