@@ -235,6 +235,15 @@ def test_flags_count_only_when_every_core_has_them(tmp_path: Path) -> None:
     assert this_machine(tmp_path / "none").flags == frozenset()
 
 
+def test_tile_registers_that_the_system_refuses_do_not_count(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags : avx2 amx_tile amx_bf16 amx_int8\n")
+    assert "amx_tile" in this_machine(cpuinfo, lambda: True).flags
+    assert this_machine(cpuinfo, lambda: False).flags == {"avx2"}
+    cpuinfo.write_text("flags : avx2\n")
+    assert this_machine(cpuinfo, lambda: pytest.fail("nothing to ask for")).flags == {"avx2"}
+
+
 def test_machine_of_a_library(toy: Any) -> None:
     assert library_machine(toy.library) == this_machine().name
     assert library_machine(_foreign(toy.library)) == "aarch64"

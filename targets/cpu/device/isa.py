@@ -6,16 +6,20 @@ kernel leaves out when the operating system does not save the registers.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import platform
 import struct
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 _V3 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"})
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _V4_BF16 = _V4 | {"avx512_bf16", "avx512_vnni"}
-_V4_AMX = _V4_BF16 | {"amx_tile", "amx_bf16", "amx_int8"}
+_AMX = frozenset({"amx_tile", "amx_bf16", "amx_int8"})
+_V4_AMX = _V4_BF16 | _AMX
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+"""Linux on x86-64: ARCH_REQ_XCOMP_PERM of ``arch_prctl`` for the tile registers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +63,16 @@ class Machine:
         return next(variant.name for variant in VARIANTS if self.runs(variant))
 
 
-def this_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> Machine:
-    """The processor we run on; flags that only some cores have do not count."""
+def may_use_tiles() -> bool:
+    """Ask Linux for the tile registers: without its leave their first use ends the process."""
+    system = ctypes.CDLL(None)
+    return bool(system.syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
+
+
+def this_machine(
+    cpuinfo: Path = Path("/proc/cpuinfo"), may_use_tiles: Callable[[], bool] = may_use_tiles
+) -> Machine:
+    """The processor we run on; flags that only some cores have, or that are refused, do not count."""
     name = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     try:
         text = cpuinfo.read_text()
@@ -71,7 +83,10 @@ def this_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> Machine:
         for line in text.splitlines()
         if line.partition(":")[0].strip() in ("flags", "Features")
     ]
-    return Machine(name, frozenset.intersection(*per_core) if per_core else frozenset())
+    flags = frozenset.intersection(*per_core) if per_core else frozenset()
+    if flags & _AMX and not may_use_tiles():
+        flags -= _AMX
+    return Machine(name, flags)
 
 
 def choose(machine: Machine, names: Collection[str]) -> str | None:
