@@ -19,7 +19,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.target import Target
 from ..ir.types import TensorType
 from ..passes.choose_tiles import TileChoice
-from ..passes.plan_memory import Life, MemoryPlan, plan_memory
+from ..passes.plan_memory import Life, MemoryPlan, cover, plan_memory
 from ..passes.select_rows import Selection
 from .artifact.program import Arg, Bucket, Buffer, Call, Program
 from .kernel import NATIVE, NUMBERS, POINTERS, Kernel, argument_names
@@ -78,7 +78,8 @@ class Lowering:
         self._root = _view_roots(graph, selection)
         self._calls: list[Call] = []
         self._node: Node | None = None
-        self._scratch: dict[Node, Value] = {}
+        self._scratch: dict[tuple[Node, str], Value] = {}
+        self._zeros: dict[str, int] = {}
 
     # Operands -------------------------------------------------------------------------------
 
@@ -94,13 +95,23 @@ class Lowering:
             Arg(kind, root.name, dim_text(offset)), POINTERS[(dtype or value.type.dtype).name]
         )
 
-    def scratch(self, floats: Dim) -> Operand:
-        """f32 memory of the node at hand, in which its calls leave something for each other."""
+    def scratch(self, floats: Dim, name: str = "scratch") -> Operand:
+        """f32 memory of the node at hand, in which its calls leave something for each other.
+
+        Asked for again under the same name, in this bucket or another, it covers both sizes.
+        """
         node = self._node
         assert node is not None
-        value = Value(TensorType(F32, (floats,)), "node", f"{node.outputs[0].name}_scratch", node)
-        self._scratch[node] = value
+        known = self._scratch.get((node, name))
+        size = floats if known is None else cover(known.type.shape[0], floats)
+        value = Value(TensorType(F32, (size,)), "node", f"{node.outputs[0].name}_{name}", node)
+        self._scratch[node, name] = value
         return Operand(Arg("buffer", value.name), POINTERS["f32"])
+
+    def zeros(self, name: str, words: int) -> Operand:
+        """i32 memory, a state of its own: zero when the program is loaded, and after every call."""
+        self._zeros[name] = max(words, self._zeros.get(name, 0))
+        return Operand(Arg("state", name), POINTERS["i32"])
 
     def weight(self, value: Value, layout: str, dtype: str, offset: int = 0) -> Operand:
         """A static value packed as ``layout``; ``dtype`` is what lies at ``offset`` bytes."""
@@ -130,14 +141,24 @@ class Lowering:
         arguments: Mapping[str, Operand | None],
         constants: Mapping[str, object],
         tile: TileChoice | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> None:
-        """Call a Triton function; an argument that is None becomes a constant and no parameter."""
+        """Call a Triton function; an argument that is None becomes a constant and no parameter.
+
+        ``options`` are for the chip's compiler, see `kernel_options`.
+        """
         absent = {name: None for name, operand in arguments.items() if operand is None}
         present = {name: op for name, op in arguments.items() if op is not None}
         order = [name for name in argument_names(function) if name in present]
         if len(order) != len(present):
             raise LoweringError(f"{function}: no such arguments: {set(present) - set(order)}")
-        self._call(function, order, present, grid, {**constants, **absent}, tile)
+        self._call(function, order, present, grid, {**constants, **absent}, tile, options or {})
+
+    def kernel_options(
+        self, present: Mapping[str, Operand], options: Mapping[str, object]
+    ) -> tuple[tuple[str, object], ...]:
+        """What goes into `Kernel.options`; a target may add what it promises of the arguments."""
+        return tuple(sorted(options.items()))
 
     def launch_native(
         self,
@@ -162,9 +183,11 @@ class Lowering:
         grid: tuple[Dim, Dim, Dim],
         constants: Mapping[str, object],
         tile: TileChoice | None,
+        options: Mapping[str, object] | None = None,
     ) -> None:
         signature = tuple((name, present[name].type) for name in order)
-        kernel = Kernel(function, signature, tuple(sorted(constants.items())))
+        given = () if options is None else self.kernel_options(present, options)
+        kernel = Kernel(function, signature, tuple(sorted(constants.items())), given)
         self.kernels.setdefault(kernel.symbol, kernel)
         if tile is not None:
             self.tiles[kernel.symbol] = tile
@@ -191,7 +214,7 @@ class Lowering:
             inputs=tuple(self._buffer(v, "input") for v in self.graph.inputs),
             outputs=tuple(self._buffer(v, "output") for v in self._outputs()),
             temps=tuple(self._buffer(v, "temp", plan.offsets[v.name]) for v in temps),
-            states=tuple(self._state(v) for v in self.graph.states),
+            states=(*map(self._state, self.graph.states), *self._zero_states()),
             arena_bytes=dim_text(plan.arena_bytes),
             buckets=buckets,
         )
@@ -243,6 +266,12 @@ class Lowering:
         return Buffer(
             value.name, type.dtype.name, shape, kind, dim_text(offset), dim_text(type.bytes)
         )
+
+    def _zero_states(self) -> list[Buffer]:
+        return [
+            Buffer(name, "i32", (str(words),), "state", "0", str(4 * words))
+            for name, words in self._zeros.items()
+        ]
 
     def _state(self, value: Value) -> Buffer:
         """States are sized by the number of pages, known when the artifact is loaded."""
