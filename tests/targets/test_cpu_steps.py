@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sglk.ir.dtype import BF16, F32, Q4_1, Q8_0, DType
+from sglk.errors import PassError
+from sglk.ir.dtype import BF16, F32, I8, Q4_1, Q8_0, DType
 from sglk.ir.graph import Graph
 from sglk.ir.interpret import interpret
 from sglk.ir.op import Array
 from sglk.ir.rewrite import clone
 from sglk.ir.testing import assert_close, random_array
+from sglk.passes.quantize_activations import QuantizeActivations
 from sglk.passes.round_activations import RoundActivations
 from sglk.passes.round_attention import RoundAttention
 from sglk.targets.artifact import Artifact, ArtifactWriter
@@ -137,6 +139,8 @@ PAGES = {0: [3, 1], 1: [5], 2: [7], 3: [9, 2, 11]}
         (F32, BF16, BF16, 4e-3),
         (BF16, BF16, BF16, 6e-2),  # these weights are large: one rounding of x goes far
         (Q4_1, BF16, BF16, 4e-3),
+        (Q4_1, BF16, I8, 4e-3),
+        (Q8_0, BF16, I8, 2e-2),  # larger weights, as above
     ],
     ids=str,
 )
@@ -150,10 +154,14 @@ def test_steps_equal_the_interpreter(
     rtol: float,
     handwritten: bool,
 ) -> None:
+    if products == I8 and not handwritten:
+        pytest.skip("integers have kernels by hand only: another test says how that is refused")
     graph = llama_step(weight=weight, kv=kv)
-    if products == BF16:
+    if products == I8:
+        QuantizeActivations().run(graph)
+    if products != F32:
         RoundActivations().run(graph)
-    if products == BF16 and handwritten:
+    if products != F32 and handwritten:
         RoundAttention().run(graph)  # attention in Triton leaves q as it is
     params = make_params(graph)
     reference = Reference(graph, params)
@@ -164,14 +172,25 @@ def test_steps_equal_the_interpreter(
             assert_close(executable.step(step), reference.step(step), rtol, f"step {number}")
 
 
-@pytest.mark.parametrize("kv", [F32, BF16], ids=str)
+def test_integers_without_kernels_by_hand_are_refused(llama_step: MakeStep, tmp_path: Path) -> None:
+    graph = llama_step(weight=Q4_1, kv=BF16)
+    QuantizeActivations().run(graph)
+    with pytest.raises(PassError, match="quantize_rows x.*switched off"):
+        compiled(graph, make_params(graph), tmp_path / "toy.sglk", handwritten=False)
+
+
+@pytest.mark.parametrize("products", [F32, BF16, I8], ids=str)
 @pytest.mark.parametrize("handwritten", [True, False], ids=["c++", "tilec"])
 def test_rows_are_bit_equal_alone_batched_and_chunked(
-    llama_step: MakeStep, tmp_path: Path, kv: DType, handwritten: bool
+    llama_step: MakeStep, tmp_path: Path, products: DType, handwritten: bool
 ) -> None:
     """With a bf16 cache by the attention written by hand, where this machine has AVX-512."""
-    graph = llama_step(weight=Q4_1, kv=kv)
-    if kv == BF16:
+    if products == I8 and not handwritten:
+        pytest.skip("integers have kernels by hand only")
+    graph = llama_step(weight=Q4_1, kv=F32 if products == F32 else BF16)
+    if products == I8:
+        QuantizeActivations().run(graph)
+    if products != F32:
         RoundActivations().run(graph)
     RoundAttention().run(graph)
     path = compiled(graph, make_params(graph), tmp_path / "toy.sglk", handwritten)
