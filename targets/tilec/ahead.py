@@ -38,7 +38,7 @@ def begin(ctx: Context, loop_op: Op, low: Expr, high: Expr, fill: Fill) -> dict[
     """Before a loop: buffers of each dot that can be ahead, the first one filled."""
     em = ctx.em
     names = {}
-    for op in _candidates(loop_op):
+    for op in _candidates(ctx, loop_op):
         b = op.operands[1]
         depth, columns = b.shape
         name = em.name("pairs")
@@ -74,10 +74,10 @@ def _evaluate(ctx: Context, loop_op: Op, b: Value, counter: Expr, target: str, f
     ctx.iteration, ctx.levels = kept, levels
 
 
-def _candidates(loop_op: Op) -> Iterator[Op]:
+def _candidates(ctx: Context, loop_op: Op) -> Iterator[Op]:
     """Dots of bf16 right in the body, of several rows, whose right side the counter decides."""
-    if any(op.name in EFFECTS for op in loop_op.walk()):
-        return
+    if ctx.emulation is not None or any(op.name in EFFECTS for op in loop_op.walk()):
+        return  # a load is checked where it stands, not an iteration before
     for op in loop_op.regions[0].ops:
         if op.name != "tt.dot" or any(v.element != BF16 for v in op.operands[:2]):
             continue

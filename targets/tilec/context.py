@@ -15,6 +15,8 @@ from .ir import I1, I32, I64, Block, Function, Op, Pointer, Value
 
 if TYPE_CHECKING:
     from .ahead import Ahead
+    from .emulation import Emulation
+    from .hazards import Hazards
     from .storage import Storage
 
 _UNSIGNED_USERS = frozenset(
@@ -23,10 +25,17 @@ _UNSIGNED_USERS = frozenset(
 
 
 class Context:
-    """Everything the rules share."""
+    """Everything the rules share; `emulation` and `hazards` only where a chip is emulated."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(
+        self,
+        function: Function,
+        emulation: Emulation | None = None,
+        hazards: Hazards | None = None,
+    ) -> None:
         self.function = function
+        self.emulation = emulation
+        self.hazards = hazards
         self.em = Emitter()
         self.env: dict[Value, Storage] = {}
         self.levels: dict[Op, int] = {}
@@ -98,6 +107,10 @@ class _Deepest:
 def evaluate(d: _Deepest, value: Value, op: Op, index: Index) -> Expr:
     if op.name in SHAPE_RULES:
         return SHAPE_RULES[op.name](d, op, index, value)
+    if d.ctx.hazards is not None:
+        wrong = d.ctx.hazards.wrong(d.ctx, value, op, index)
+        if wrong is not None:
+            return wrong
     if op.name == "tt.load":
         return _load(d, op, index)
     operands = [d.at(operand, index) for operand in op.operands]
@@ -203,6 +216,8 @@ def _load(d: _Deepest, op: Op, index: Index) -> Expr:
     pointer = d.at(op.operands[0], index)
     mask = d.at(op.operands[1], index) if len(op.operands) > 1 else None
     other = d.at(op.operands[2], index) if len(op.operands) > 2 else None
+    if d.ctx.hazards is not None:
+        other = d.ctx.hazards.fill(op, other)
     unsigned = any(user.name in _UNSIGNED_USERS for user in _near_users(op.result))
     return pointers.load(d.em, pointer, mask, other, d.ctx.levels.get(op, 0), unsigned)
 

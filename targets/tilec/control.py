@@ -202,6 +202,8 @@ def lower_for(ctx: Context, op: Op, run: RunBlock) -> None:
     em, body = ctx.em, op.regions[0]
     settle_operands(ctx, op)
     low, high, stride = (ctx.scalar(v) for v in op.operands[:3])
+    if ctx.hazards is not None and ctx.hazards.skips_loop(ctx.function, op):
+        high = low
     buffers = ahead.begin(ctx, op, low, high, dot_pairs.fill)
     induction, *args = body.args
     inits, yields = op.operands[3:], body.terminator.operands

@@ -134,6 +134,8 @@ def _left(ctx: Context, a: Value) -> tuple[str, str, str]:
 def _row_bound(ctx: Context, a: Value) -> Expr | None:
     """The scalar n of a load under the mask ``row < n``, zeros elsewhere; None for other masks."""
     load = a.op
+    if ctx.hazards is not None and ctx.hazards.has("other"):
+        return None
     if load is None or load.name != "tt.load" or len(load.operands) < 3:
         return None
     test = _row_test(load.operands[1])

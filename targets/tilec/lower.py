@@ -8,11 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import LoweringError
-from . import control, dot, reduce, split
+from . import control, dot, limits, reduce, split
 from .context import Context, is_lazy
+from .emulation import HEADERS, Emulation
 from .expr import Expr, scalar_c
+from .footprint import Footprint, footprint
+from .hazards import Hazards
 from .index import Index
 from .ir import I32, Block, Function, Op, Pointer, Scalar, Tensor, Value
+from .memory_model import MemoryModel
 from .nest import materialise, memory_of, nest, roots, tile, worth_materialising
 from .parser import parse
 from .pointers import store_text
@@ -62,10 +66,45 @@ def refuse_unknown(function: Function) -> None:
         raise LoweringError(f"{function.name}: tilec has no rule for {'; '.join(parts)}")
 
 
+@dataclasses.dataclass(frozen=True)
+class EmulatedKernel:
+    """A kernel with checked accesses, and what it needs of the chip."""
+
+    cpp: CppKernel
+    use: Footprint
+    broken: tuple[str, ...]
+    """Rules of the chip that it breaks, a sentence each."""
+    costs: tuple[dict[str, int], ...]
+    """What one run of each block of the source costs, the outermost block first."""
+
+
+def translate_emulated(ttir: str, symbol: str, model: MemoryModel) -> EmulatedKernel:
+    """C++ of a TTIR module whose accesses are checked and counted (`emulation.h` has the ABI)."""
+    if not symbol.isidentifier():
+        raise LoweringError(f"tilec: expected a C identifier for the symbol, got {symbol!r}")
+    limits.refuse_types(ttir, symbol)
+    function = parse(ttir)
+    refuse_unknown(function)
+    use = footprint(function, model)
+    broken = limits.broken_limits(function, use, model)
+    emulation = Emulation(function, model, use)
+    hazards = Hazards.of(model, use.on_engine) if model.hazards else None
+    source = _Lowering(function, emulation, hazards).source(symbol)
+    params = tuple(str(arg.type) for arg in function.args)
+    costs = tuple(dataclasses.asdict(cost) for cost in emulation.costs)
+    return EmulatedKernel(CppKernel(symbol, source, params, HEADERS), use, tuple(broken), costs)
+
+
 class _Lowering:
-    def __init__(self, function: Function) -> None:
+    def __init__(
+        self,
+        function: Function,
+        emulation: Emulation | None = None,
+        hazards: Hazards | None = None,
+    ) -> None:
         self.function = function
-        self.ctx = Context(function)
+        self.emulation = emulation
+        self.ctx = Context(function, emulation, hazards)
 
     def source(self, symbol: str) -> str:
         em = self.ctx.em
@@ -75,15 +114,22 @@ class _Lowering:
             self.ctx.env[arg] = Bound(Expr("s", name, arg.element, 0))
         em.line("const int64_t grid_x = grid[0], grid_y = grid[1], grid_z = grid[2];")
         em.line("(void)grid_x, (void)grid_y, (void)grid_z, (void)args;")
+        before = len(em.scopes[0].lines)
         with em.scope("for (int64_t program = begin; program < end; ++program)"):
             em.line("const int32_t pid_x = int32_t(program % grid_x);")
             em.line("const int32_t pid_y = int32_t(program / grid_x % grid_y);")
             em.line("const int32_t pid_z = int32_t(program / (grid_x * grid_y));")
             em.line("(void)pid_x, (void)pid_y, (void)pid_z;")
             run_block(self.ctx, self.function.body, lambda: None)
-        body = "\n".join(f"  {line}" for line in em.scopes[0].lines)
         signature = "const int64_t* args, const int32_t* grid, int64_t begin, int64_t end"
         head = '#include "tilec.h"\nusing namespace tilec;\n'
+        if self.emulation is not None:
+            em.scopes[0].lines[before:before] = self.emulation.prologue()
+            em.scopes[0].lines += self.emulation.epilogue()
+            signature += ", Emulation* emulation"
+            tables = "\n".join(self.emulation.tables())
+            head = head.replace("using", '#include "emulation.h"\nusing') + tables + "\n"
+        body = "\n".join(f"  {line}" for line in em.scopes[0].lines)
         return f'{head}extern "C" void {symbol}({signature}) {{\n{body}\n}}\n'
 
 
@@ -107,6 +153,8 @@ def run_block(
     Where masks of the block become decidable, the rest of it is emitted twice: for tiles that lie
     inside the bounds as a whole, without those masks, and for the others.
     """
+    if ctx.emulation is not None and splits and not start:
+        ctx.emulation.enter(ctx, block)
     for number, op in enumerate(block.ops[start:], start):
         if op.name in _SILENT:
             continue
@@ -130,6 +178,8 @@ def run_block(
 
 
 def _run(ctx: Context, op: Op) -> None:
+    if ctx.emulation is not None:
+        ctx.emulation.check(ctx, op)
     if _has_effect(op):
         _settle_loads(ctx, op)
     if op.name in EAGER:
@@ -178,6 +228,8 @@ def _overlaps(store: Op, loaded: Value) -> bool:
 
 def _store(ctx: Context, op: Op) -> None:
     pointer, value, *rest = op.operands
+    if ctx.hazards is not None and ctx.hazards.drops_store(op):
+        return
     for index in tile(ctx, pointer.shape, list(op.operands), lane_axis(value, pointer)):
         mask = ctx.at(rest[0], index) if rest else None
         text = store_text(ctx.em, ctx.at(pointer, index), ctx.at(value, index), mask)

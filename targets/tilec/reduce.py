@@ -70,6 +70,11 @@ def element_nest(em: Emitter, rows: tuple[int, ...], at: tuple[Expr, ...] = ()) 
         yield from element_nest(em, rows[1:], (*at, i_expr))
 
 
+def covered(ctx: Context, extent: int) -> int:
+    """Lanes of a row that a reduction reads: all, but for a hazard of an emulated chip."""
+    return extent if ctx.hazards is None else ctx.hazards.extent(extent)
+
+
 class _Output:
     """Collects one result of a reduction."""
 
@@ -99,7 +104,7 @@ class _Output:
 def _lanes_row(ctx: Context, op: Op, row: Index, axis: int) -> list[Expr]:
     """One row along the lanes: up to four partial vectors, then a tree, then lanes by halves."""
     em, region = ctx.em, op.regions[0]
-    extent = op.operands[0].shape[axis]
+    extent = covered(ctx, op.operands[0].shape[axis])
     chunks = extent // LANES
 
     def read(base: Expr) -> list[Expr]:
