@@ -1,6 +1,18 @@
 """The op catalogue. Importing this package registers every op."""
 
-from . import activations, attention, elementwise, linear, moe, norm, reduce, rope, shape, sparse
+from . import (
+    activations,
+    attention,
+    elementwise,
+    linear,
+    moe,
+    norm,
+    order,
+    reduce,
+    rope,
+    shape,
+    sparse,
+)
 
 __all__ = [
     "activations",
@@ -9,6 +21,7 @@ __all__ = [
     "linear",
     "moe",
     "norm",
+    "order",
     "reduce",
     "rope",
     "shape",

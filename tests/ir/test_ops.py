@@ -15,8 +15,9 @@ from sglk.ir.ops.activations import GroupSums, QuantizeRows, RoundRows
 from sglk.ir.ops.attention import Attention, PagedAttention, RopeWriteKv, WriteKv
 from sglk.ir.ops.elementwise import Binary, Cast, Unary, Where
 from sglk.ir.ops.linear import GatedLinear, Linear, MatMul
-from sglk.ir.ops.moe import MoeRoute
+from sglk.ir.ops.moe import ExpertLinear, MoeRoute
 from sglk.ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
+from sglk.ir.ops.order import CumSum, PutAlong, TakeAlong, TopK
 from sglk.ir.ops.reduce import Argmax, Max, Mean, Softmax, Sum
 from sglk.ir.ops.rope import Rope, RopeTable
 from sglk.ir.ops.shape import Broadcast, Concat, Iota, Reshape, Slice, Transpose
@@ -53,6 +54,11 @@ SAMPLES: dict[str, tuple[Op, list[str]]] = {
     "gated_linear": (GatedLinear("silu"), ["f32[tokens, 32]", "q8_0[12, 32]"]),
     "matmul": (MatMul(), ["f32[3, tokens, 4]", "f32[1, 4, tokens]"]),
     "moe_route": (MoeRoute(top_k=2, renormalize=False), ["f32[tokens, 6]"]),
+    "expert_linear": (ExpertLinear(), ["f32[tokens, 8]", "f32[4, 6, 8]", "i32[tokens, 2]"]),
+    "top_k": (TopK(3), ["f32[tokens, 6]"]),
+    "take_along": (TakeAlong(), ["f32[tokens, 6]", "i32[tokens, 2]"]),
+    "put_along": (PutAlong(), ["f32[tokens, 6]", "i32[tokens, 2]", "f32[tokens, 2]"]),
+    "cumsum": (CumSum(), ["f32[tokens, 6]"]),
     "rmsnorm": (RmsNorm(eps=1e-5), ["f32[tokens, 8]", "f32[8]"]),
     "add_rmsnorm": (AddRmsNorm(), ["bf16[tokens, 8]", "bf16[tokens, 8]", "bf16[8]"]),
     "layernorm": (LayerNorm(eps=1e-12), ["f32[tokens, 8]", "f32[8]", "f32[8]"]),
