@@ -40,6 +40,14 @@ class TileChoice:
     on_chip_limit: int
     runner_up: str
     refused: tuple[str, ...]
+    on_chip_name: str = ""
+    """The memory level that the bytes count against."""
+    programs: int = 0
+    """Programs of the grid, at the row count that the tile was chosen for."""
+    per_unit: int = 0
+    """Programs that one core, SM or cluster runs one after the other."""
+    rows: int = 0
+    """That row count; 0: not told."""
 
     def reason(self) -> str:
         """One line for the report."""
@@ -69,7 +77,18 @@ def choose_tile(
     second = (
         f"; next {tile_text(ranked[1][2])} at {ranked[1][0] * 1e6:.1f} us" if ranked[1:] else ""
     )
-    return TileChoice(tile, seconds, bound, cost.on_chip_bytes, near.bytes, second, tuple(refused))
+    return TileChoice(
+        tile,
+        seconds,
+        bound,
+        cost.on_chip_bytes,
+        near.bytes,
+        second,
+        tuple(refused),
+        near.name,
+        cost.programs,
+        -(-cost.programs // target.programs),
+    )
 
 
 def _peak(target: Target, unit: str, dtype: str) -> float:

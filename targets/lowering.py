@@ -256,7 +256,7 @@ class Lowering:
             if root in last:
                 last[root] = max([last[root], *(order[n] for n in value.uses)])
         lives = [
-            Life(v.name, v.type.bytes, order[v.producer], last[v]) for v in temps if v.producer
+            Life(v.name, self.bytes_of(v), order[v.producer], last[v]) for v in temps if v.producer
         ]
         return plan_memory(lives)
 
@@ -264,8 +264,17 @@ class Lowering:
         type = value.type
         shape = tuple(dim_text(d) for d in type.shape)
         return Buffer(
-            value.name, type.dtype.name, shape, kind, dim_text(offset), dim_text(type.bytes)
+            value.name,
+            type.dtype.name,
+            shape,
+            kind,
+            dim_text(offset),
+            dim_text(self.bytes_of(value)),
         )
+
+    def bytes_of(self, value: Value) -> Dim:
+        """Memory of an input, output or temporary; a chip may want more than the values take."""
+        return value.type.bytes
 
     def _zero_states(self) -> list[Buffer]:
         return [

@@ -1,0 +1,10 @@
+"""Kunlun's operator table: every op it runs, and how; then what must not be used, and why."""
+
+from __future__ import annotations
+
+from ...ir.target import Denied
+from ..table import OperatorRow
+from . import rows_cluster, rows_sdnn, vendor
+
+TABLE: tuple[OperatorRow, ...] = (*vendor.ROWS, *rows_sdnn.ROWS, *rows_cluster.ROWS)
+DENIED: tuple[Denied, ...] = vendor.NOT_TO_USE
