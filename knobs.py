@@ -37,6 +37,12 @@ class Knobs:
     """Folder of the content-addressed kernel cache; empty: the user's cache folder."""
     threads: int = 0
     """Worker threads of the CPU target; 0: as many as the process may use."""
+    kunlun_config: str = ""
+    """JSON file of facts of the Kunlun chip that replace ours, by name."""
+    kunlun_hazards: str = ""
+    """Silent errors of the vendor's compiler to put into emulated kernels, by name, or all."""
+    graphs: str = "check"
+    """CUDA graphs: check (each bucket's first one against plain launches), trust, or off."""
 
 
 def _parse(field: dataclasses.Field[object], text: str) -> object:

@@ -21,10 +21,8 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import RequestError, SglkError
+from ..targets.device import Logits
 from .admission import Limits
 from .answer import Live, Output, Timing
 from .audit import CacheAudit
@@ -280,9 +278,7 @@ class Engine:
             self._end(live, "error", now, error)
         self.scheduler.kv.flush()
 
-    def _audit_rows(
-        self, audit: CacheAudit, plan: Plan, logits: NDArray[np.float32], now: float
-    ) -> None:
+    def _audit_rows(self, audit: CacheAudit, plan: Plan, logits: Logits, now: float) -> None:
         """Compare the copies that are done; make copies of requests that got their first token."""
         ended = [chunk.request for chunk in plan.chunks[plan.num_decoding :] if chunk.is_last]
         for row, request in enumerate(ended, start=plan.num_decoding):

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from ..errors import DeviceError, SglkError
 from ..targets.artifact import Artifact
-from ..targets.device import Device, Executable, HasArgmax, HasSample, Int32s, RunsAhead
+from ..targets.device import (
+    Device,
+    Executable,
+    HasArgmax,
+    HasSample,
+    Int32s,
+    Logits,
+    RunsAhead,
+)
 from ..targets.registry import open_device
 from .admission import Limits, Policy
 from .batch import BatchBuffers, Plan
@@ -94,8 +102,8 @@ class Executor:
         assert self._ahead is not None
         return self._ahead.collect()
 
-    def run(self, plan: Plan) -> NDArray[np.float32]:
-        """Logits of ``plan.sampled``, in its order; a view until the next run."""
+    def run(self, plan: Plan) -> Logits:
+        """Logits of ``plan.sampled``, in its order; valid until the next run."""
         batch = self._buffers.fill(plan)
         logits = self.executable.step(batch)
         expected = (len(batch.logit_rows), self.executable.vocab_size)

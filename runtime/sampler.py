@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DeviceError, RequestError
-from ..targets.device import SAMPLED_ROW
+from ..targets.device import SAMPLED_ROW, Logits
 from .philox import UniformStream
 from .request import SamplingParams
 from .token_mask import MaskedRow, forbid
@@ -151,7 +151,7 @@ class RowState:
 
 
 def sample(
-    logits: Floats,
+    logits: Logits,
     states: Sequence[RowState],
     argmax: Argmax | None = None,
     draw: Draw | None = None,
@@ -177,16 +177,17 @@ def sample(
     return found
 
 
-def _best_ids(logits: Floats, rows: list[int], argmax: Argmax | None) -> list[int]:
+def _best_ids(found: Logits, rows: list[int], argmax: Argmax | None) -> list[int]:
     """The largest logit of each of these rows."""
     if not rows:
         return []
     if argmax is not None:
         best = argmax(np.array(rows, dtype=np.int32))
         if best.min() < 0:
-            _refuse(logits, rows[int(best.argmin())])
+            _refuse(found, rows[int(best.argmin())])
         ids: list[int] = best.tolist()
         return ids
+    logits = np.asarray(found)
     if len(rows) == len(logits):
         ids = logits.argmax(axis=1).tolist()
     else:
@@ -199,7 +200,7 @@ def _best_ids(logits: Floats, rows: list[int], argmax: Argmax | None) -> list[in
 
 
 def _sample_others(
-    logits: Floats, states: Sequence[RowState], found: Sampled, draw: Draw | None
+    logits: Logits, states: Sequence[RowState], found: Sampled, draw: Draw | None
 ) -> None:
     """Every row that is not decided by its raw logits alone."""
     rows = [row for row, state in enumerate(states) if not state.is_plain]
@@ -210,16 +211,17 @@ def _sample_others(
             found.token_ids[row] = token
         rows = [row for row in rows if states[row].changes_logits]
     for row in rows:
-        if not np.isfinite(logits[row].max()):
+        values = logits[row]
+        if not np.isfinite(values.max()):
             _refuse(logits, row)
         try:
-            found.token_ids[row] = _sample_row(logits[row], states[row])
+            found.token_ids[row] = _sample_row(values, states[row])
         except RequestError as error:
             found.failures[row] = error
 
 
 def _drawn_ids(
-    logits: Floats, states: Sequence[RowState], rows: list[int], draw: Draw
+    logits: Logits, states: Sequence[RowState], rows: list[int], draw: Draw
 ) -> list[int]:
     """Tokens that the device draws for these rows."""
     if not rows:
@@ -231,7 +233,7 @@ def _drawn_ids(
     return tokens
 
 
-def _refuse(logits: Floats, row: int) -> None:
+def _refuse(logits: Logits, row: int) -> None:
     raise DeviceError(f"step: expected finite logits, got {logits[row].max()} in row {row}")
 
 

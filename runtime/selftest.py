@@ -89,7 +89,7 @@ def _run_step(
     artifact: Artifact, executable: Executable, case: dict[str, Any]
 ) -> dict[str, np.ndarray]:
     inputs = {name: np.array(case["inputs"][name], np.int32) for name in INPUTS}
-    return {"logits": executable.step(StepBatch(**inputs))}
+    return {"logits": np.asarray(executable.step(StepBatch(**inputs)))}
 
 
 def _run_forward(

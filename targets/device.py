@@ -44,6 +44,31 @@ class StepBatch:
     """[L], ascending rows of the flat tokens"""
 
 
+STEP_FIELDS = (
+    "token_ids", "positions", "slots", "query_start", "seq_lens", "page_table", "logit_rows",
+)  # fmt: skip
+"""Inputs of a step program by name: the arrays of a `StepBatch`, in its order."""
+
+
+class Logits(Protocol):
+    """Logits [L, V] of a step, valid until the next one; an array is one.
+
+    Reading may cost a wait and a copy: whoever needs a token alone asks `HasArgmax` or `HasSample`.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(L, V)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int, /) -> NDArray[np.float32]:
+        """One row [V]."""
+
+    def __array__(self) -> NDArray[np.float32]:
+        """All of them; `numpy.asarray` calls it."""
+
+
 class Executable(Protocol):
     """An artifact bound to a device, with its KV pages allocated. Not thread-safe."""
 
@@ -55,8 +80,8 @@ class Executable(Protocol):
     max_tokens: int
     """Most tokens that one step may hold."""
 
-    def step(self, batch: StepBatch) -> NDArray[np.float32]:
-        """Run one step; the logits [L, V] are a view that is valid until the next step."""
+    def step(self, batch: StepBatch) -> Logits:
+        """Run or queue one step; a failure may show only when its results are read."""
 
     def run(self, entry: str, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run an entry that is no decoder step on arrays by name; outputs by name, as copies."""

@@ -21,8 +21,15 @@ if TYPE_CHECKING:
     from .device import Device
 
 GROUP = "sglk.targets"
-_OURS = {"cpu": ".cpu.device"}
+_OURS = {
+    "cpu": ".cpu.device",
+    "cuda": ".cuda.device",
+    "kunlun": ".kunlun.device",
+    "emulator": ".kunlun.device.emulator",
+}
 """Module of each target of ours, with a function `open_device`."""
+_NUMBERED = frozenset({"cuda"})
+"""Targets whose `open_device` takes a number: a machine may have several such devices."""
 
 
 def known_targets() -> tuple[str, ...]:
@@ -31,10 +38,11 @@ def known_targets() -> tuple[str, ...]:
 
 
 def open_device(name: str) -> Device:
-    """The device of a target; an unknown name raises `DeviceError` with the known ones."""
-    if name in _OURS:
-        module = importlib.import_module(_OURS[name], __package__)
-        return cast("Device", module.open_device())
+    """The device of a target, ``cuda:1`` the second one; an unknown name raises `DeviceError`."""
+    target, colon, number = name.partition(":")
+    if target in _OURS and (not colon or target in _NUMBERED):
+        module = importlib.import_module(_OURS[target], __package__)
+        return cast("Device", module.open_device(number) if number else module.open_device())
     points = _entry_points()
     if name not in points:
         raise DeviceError(f"target: expected one of {list(known_targets())}, got {name!r}")

@@ -33,6 +33,8 @@ FEATURE = "fills"
 DTYPES = {"f32": 4, "f16": 2, "bf16": 2}
 """Types that can be filled, and their bytes."""
 HALF_RANGE = 1 << 23
+FILL_BLOCK = 4096
+"""Elements that one program of a device's fill kernel makes (targets/kernels/fill.py)."""
 CHUNK = 1 << 20
 """Elements that are made at a time."""
 

@@ -164,7 +164,7 @@ class Bench:
         logits = self._executor.run(plan)
         if is_first_leaving:
             self.abort(plan.chunks[0].request.id)
-        for event in self.scheduler.commit(plan, logits.argmax(axis=1).tolist()):
+        for event in self.scheduler.commit(plan, np.asarray(logits).argmax(axis=1).tolist()):
             self.answers[event.request.id].append(event.token_id)
             if event.finish_reason:
                 self.end(event.request.id, event.finish_reason)

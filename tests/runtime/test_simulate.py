@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from sglk.errors import SglkError
 from sglk.runtime.admission import Limits
 from sglk.runtime.batch import Plan
@@ -21,6 +20,7 @@ from sglk.runtime.simulate import SimResult, Simulation
 from sglk.runtime.step_model import Costs, StepModel
 from sglk.runtime.steps import StepLoad
 from sglk.runtime.trace import TraceRequest, read_trace
+from sglk.targets.device import Logits
 
 VOCAB = 97
 MODEL = StepModel(
@@ -35,7 +35,7 @@ def serve(fake: SimpleNamespace, trace: list[TraceRequest], limits: Limits) -> S
     now = trace[0].arrival_s
 
     class Timed(Executor):
-        def run(self, plan: Plan) -> NDArray[np.float32]:
+        def run(self, plan: Plan) -> Logits:
             nonlocal now
             now += MODEL.seconds(StepLoad.of(plan)) or 0.0
             return super().run(plan)

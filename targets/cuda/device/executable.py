@@ -1,0 +1,297 @@
+"""An artifact on a GPU: weights there, pages allocated, each class of steps one graph launch.
+
+A step costs the host: one block of inputs written, one copy, one graph launch, one copy of the
+tokens back, one event. Nothing waits until a result is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import ArtifactError, DeviceError
+from ...artifact import Artifact
+from ...artifact.kernel_pack import PackedKernel
+from ...device import SAMPLED_ROW, STEP_FIELDS, Int32s, StepBatch
+from ...dim_code import parse
+from .bound_program import BoundProgram
+from .draws import Draws
+from .driver import Driver
+from .kernel_table import KernelTable
+from .memory import DeviceMemory, aligned
+from .named_run import run_named
+from .program_code import ProgramCode, encode
+from .reader import DeviceLogits, Reader
+from .recipes import ARGMAX, IDS, INPUTS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP, RecipeBook
+from .slots import MAX_IN_FLIGHT, Slot, SlotRing
+from .step_layout import sizes_of
+from .step_sizes import StepSizes, largest, padded
+from .weights import load_weights
+
+log = logging.getLogger(__name__)
+TYPICAL_SEQS = 256
+"""Sequences and logit rows that memory is reserved for at load; a larger step moves it."""
+STEP_SYMBOLS = frozenset({*StepSizes._fields, "num_pages"})
+
+
+class CudaExecutable:
+    """Implements `Executable`, `HasArgmax`, `HasSample` and `RunsAhead`. Not thread-safe."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        artifact: Artifact,
+        pack: Mapping[str, PackedKernel],
+        *,
+        num_pages: int,
+        max_tokens: int,
+        isa: str = "",
+    ) -> None:
+        self.isa = isa
+        self.num_pages = num_pages
+        self.max_tokens = max_tokens
+        self.page_size = _size(artifact, "target", "page_size")
+        self.vocab_size = _size(artifact, "model", "vocab_size")
+        self._driver = driver
+        self._stream = driver.make_stream()
+        self._memory = DeviceMemory(driver, self._stream)
+        self._reader = Reader(driver, self._stream)
+        self._resources = contextlib.ExitStack()
+        self._resources.callback(driver.free_stream, self._stream)
+        self._resources.callback(self._memory.close)
+        self._resources.callback(self._reader.close)
+        self._release = weakref.finalize(self, _release, driver, self._resources)
+        try:
+            self._bind(artifact, pack)
+        except BaseException:
+            self._release()
+            raise
+
+    def _bind(self, artifact: Artifact, pack: Mapping[str, PackedKernel]) -> None:
+        """Weights, states, programs, and what steps need."""
+        driver = self._driver
+        codes = [encode(artifact.program(entry)) for entry in artifact.entries]
+        kernels = KernelTable(driver, pack, f"{artifact.path}: {self.isa}")
+        names = dict.fromkeys(name for code in codes for name in code.weights)
+        load_weights(driver, self._stream, self._memory, kernels, artifact, names)
+        self._allocate_states(codes)
+        self._programs = {
+            code.entry: BoundProgram(
+                driver, self._stream, code, kernels, self._memory, self.num_pages
+            )
+            for code in codes
+        }
+        self._in_flight: deque[Slot] = deque()
+        self._latest: Slot | None = None
+        self._logits = DeviceLogits(self._reader, 0, 0, self.vocab_size)
+        self.can_sample = SAMPLE in self._programs
+        self.can_run_ahead = {SAMPLE, PLACE} <= set(self._programs)
+        if STEP in self._programs:
+            self._prepare_steps(_size(artifact, "model", "context_length"))
+
+    def _prepare_steps(self, context_length: int) -> None:
+        """Reserve what steps need and make what runs them."""
+        step = self._programs[STEP]
+        _check_step(step.code, self.page_size, self._driver.where)
+        pages = min(-(-context_length // self.page_size), self.num_pages) or 1
+        usual = largest(self.max_tokens, min(self.max_tokens, TYPICAL_SEQS), pages)
+        every_row = padded(StepSizes(self.max_tokens, self.max_tokens, 1, self.max_tokens)).rows
+        for program in self._programs.values():
+            self._memory.ensure(("arena", ""), program.arena_bytes(usual._asdict()))
+        self._memory.ensure(LOGITS, aligned(4 * usual.rows * self.vocab_size))
+        # Tokens of the step before are read by the one after: their memory must never move.
+        self._memory.ensure(IDS, aligned(4 * max(usual.rows, every_row)))
+        sizes = (self.page_size, self.num_pages, self.vocab_size)
+        self._book = RecipeBook(
+            self._driver, self._stream, self._memory, self._programs, sizes, self._reader
+        )
+        self._ring = SlotRing(self._driver, max(usual.rows, every_row))
+        self._resources.callback(self._ring.close)
+        self._resources.callback(self._book.close)
+        if self.can_sample:
+            self._draws = Draws(
+                self._driver, self._stream, self._memory, self._programs[SAMPLE], self.vocab_size
+            )
+            self._resources.callback(self._draws.close)
+
+    def _allocate_states(self, codes: list[ProgramCode]) -> None:
+        """One region per state name, zeroed; entries that name the same state share it."""
+        sizes: dict[str, int] = {}
+        for code in codes:
+            for state in code.states:
+                size = state_bytes(state.bytes, self.num_pages)
+                if sizes.setdefault(state.name, size) != size:
+                    raise ArtifactError(f"cuda: state {state.name} has two sizes in the programs")
+        for name, size in sizes.items():
+            address = self._memory.allocate(("state", name), size)
+            # A key that nobody has written may be multiplied with a weight of zero: no NaN there.
+            self._driver.set_bytes(address, 0, size, self._stream)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the device back; safe to call twice."""
+        self._logits.expire()
+        self._programs = {}
+        self._in_flight.clear()
+        self._latest = None
+        self._release()
+
+    def step(self, batch: StepBatch) -> DeviceLogits:
+        """Queue one step; nothing waits for it before its logits or tokens are read."""
+        return self._enqueue(batch, ARGMAX if ARGMAX in self._programs else NO_ENDING)
+
+    def submit(self, batch: StepBatch, rows: NDArray[np.void]) -> None:
+        """Queue a step that chooses a token for each of its rows; see `RunsAhead`."""
+        if not self.can_run_ahead:
+            raise DeviceError(f"{self._driver.where}: this artifact cannot run steps ahead")
+        if len(rows) != len(batch.logit_rows):
+            raise DeviceError(
+                f"{self._driver.where}: submit: expected {len(batch.logit_rows)} rows,"
+                f" got {len(rows)}"
+            )
+        if len(self._in_flight) == MAX_IN_FLIGHT:
+            raise DeviceError(
+                f"{self._driver.where}: expected at most {MAX_IN_FLIGHT} steps in flight"
+                " (collect one first)"
+            )
+        is_greedy = ARGMAX in self._programs and bool((rows["top_k"] == 1).all())
+        self._enqueue(batch, ARGMAX if is_greedy else SAMPLE, rows)
+        self._in_flight.append(cast("Slot", self._latest))
+
+    def collect(self) -> Int32s:
+        """Wait for the oldest step in flight; see `RunsAhead`."""
+        self._program(STEP)
+        if not self._in_flight:
+            raise DeviceError(f"{self._driver.where}: collect: no step is in flight")
+        return self._in_flight.popleft().ids()
+
+    def argmax(self, rows: Int32s) -> Int32s:
+        """The id of the largest logit in each of these rows of the last step; see `HasArgmax`."""
+        self._program(STEP)
+        _check_rows(rows, len(self._logits), self._driver.where)
+        if ARGMAX not in self._programs or self._latest is None:
+            return _with_numpy(np.asarray(self._logits), rows)
+        return self._latest.ids()[rows]
+
+    def sample(self, rows: NDArray[np.void]) -> Int32s:
+        """A token for each `SAMPLED_ROW` of the last step; see `HasSample`."""
+        self._program(STEP)
+        if not self.can_sample or rows.dtype != SAMPLED_ROW:
+            raise DeviceError(f"{self._driver.where}: expected SAMPLED_ROWs and a sampler")
+        _check_rows(rows["row"], len(self._logits), self._driver.where)
+        return self._draws.sample(rows, len(self._logits))
+
+    def run(self, entry: str, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run an entry that is no decoder step on arrays by name; outputs as copies."""
+        return run_named(self._driver, self._memory, self._reader, self._program(entry), inputs)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Device memory by purpose."""
+        return self._memory.sizes()
+
+    def _enqueue(
+        self, batch: StepBatch, ending: str, rows: NDArray[np.void] | None = None
+    ) -> DeviceLogits:
+        self._program(STEP)
+        driver = self._driver
+        driver.use()
+        sizes = sizes_of(batch, self.max_tokens, driver.where)
+        recipe = self._book.get(padded(sizes), ending)
+        slot = self._ring.take()
+        layout = recipe.layout
+        staged = slot.stage(layout)
+        staged.fill(batch, sizes)
+        before = self._latest.num_rows if rows is not None and self._latest else 0
+        staged.check(sizes, before)
+        num_words = layout.num_words
+        if rows is not None and ending == SAMPLE:
+            staged.fill_draws(rows, self._draws.dtypes)
+            num_words = layout.num_words_with_draws
+        address = self._memory.address(INPUTS)
+        driver.copy_in(address, slot.inputs_address, 4 * num_words, self._stream)
+        self._book.run(recipe, sizes.rows)
+        if ending and sizes.rows:
+            ids = self._memory.address(IDS)
+            driver.copy_out(slot.ids_address, ids, 4 * sizes.rows, self._stream)
+        slot.record(sizes.rows, self._stream)
+        self._latest = slot
+        self._logits.expire()
+        self._logits = DeviceLogits(
+            self._reader, self._memory.address(LOGITS), sizes.rows, self.vocab_size
+        )
+        return self._logits
+
+    def _program(self, entry: str) -> BoundProgram:
+        if not self._release.alive:
+            raise DeviceError(f"{self._driver.where}: it is closed (load the artifact again)")
+        if entry not in self._programs:
+            raise DeviceError(
+                f"{self._driver.where}: no program {entry!r} (has: {sorted(self._programs)})"
+            )
+        return self._programs[entry]
+
+
+def _release(driver: Driver, resources: contextlib.ExitStack) -> None:
+    """A context that a failed kernel has lost refuses to free: the driver frees all at its end."""
+    with contextlib.suppress(DeviceError):
+        driver.use()
+        resources.close()
+    driver.close()
+
+
+def state_bytes(text: str, num_pages: int) -> int:
+    """Bytes of a state with so many pages."""
+    size = parse(text, ["num_pages"]).evaluate({"num_pages": num_pages})
+    if size < 0:
+        raise ArtifactError(f"cuda: expected a state of 0 or more bytes, got {size}")
+    return size
+
+
+def _check_step(code: ProgramCode, page_size: int, where: str) -> None:
+    """Refuse a step program that wants other inputs than a step has."""
+    inputs = {buffer.name: buffer.dtype for buffer in code.inputs}
+    outputs = {buffer.name: buffer.dtype for buffer in code.outputs}
+    if set(inputs) - set(STEP_FIELDS) or set(inputs.values()) - {"i32"}:
+        raise ArtifactError(f"{where}: step: expected int32 inputs of {STEP_FIELDS}, got {inputs}")
+    if outputs != {"logits": "f32"} or set(code.own_symbols) - STEP_SYMBOLS or page_size < 1:
+        raise ArtifactError(
+            f"{where}: step: expected an f32 output logits, symbols of {sorted(STEP_SYMBOLS)} and"
+            f" a page_size, got {outputs}, {code.own_symbols} and {page_size}"
+        )
+
+
+def _check_rows(rows: NDArray[Any], count: int, where: str) -> None:
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
+        raise DeviceError(
+            f"{where}: expected rows of the last step's {count} logits, got {rows.tolist()[:20]}"
+        )
+
+
+def _with_numpy(logits: NDArray[np.float32], rows: Int32s) -> Int32s:
+    ids = np.array([logits[row].argmax() for row in rows.tolist()], np.int32)
+    ids[~np.isfinite(logits[rows, ids])] = -1
+    return ids
+
+
+def _size(artifact: Artifact, section: str, key: str) -> int:
+    """A size of the manifest that models without it leave out: then 0."""
+    value = cast(dict[str, object], artifact.manifest[section]).get(key)
+    return value if isinstance(value, int) else 0

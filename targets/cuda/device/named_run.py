@@ -1,0 +1,111 @@
+"""Running an entry that is no decoder step: arrays by name in, arrays by name out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import ArtifactError, DeviceError
+from ...artifact import Buffer
+from ...dim_code import parse
+from .bound_program import BoundProgram
+from .driver import Driver
+from .memory import DeviceMemory, aligned
+from .reader import Reader
+
+DTYPES: dict[str, np.dtype[np.generic]] = {
+    name: np.dtype(numpy)
+    for name, numpy in {
+        "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
+        "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8,
+        "u64": np.uint64, "u32": np.uint32, "u16": np.uint16, "u8": np.uint8, "bool": np.bool_,
+    }.items()
+}  # fmt: skip
+"""NumPy types at the border; bf16 travels as its raw 16 bits."""
+
+
+def run_named(
+    driver: Driver,
+    memory: DeviceMemory,
+    reader: Reader,
+    program: BoundProgram,
+    inputs: Mapping[str, NDArray[Any]],
+) -> dict[str, NDArray[Any]]:
+    """Run a program once and wait for it; symbols come from the shapes of the inputs."""
+    driver.use()
+    buffers = {buffer.name: buffer for buffer in program.code.inputs}
+    if set(inputs) != set(buffers):
+        raise DeviceError(
+            f"{driver.where}: program {program.entry}: expected inputs {sorted(buffers)},"
+            f" got {sorted(inputs)}"
+        )
+    symbols = _symbols(program, buffers, inputs, driver.where)
+    for name, array in inputs.items():
+        memory.ensure(("input", name), aligned(array.nbytes))
+        raw = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+        reader.write(memory.address(("input", name)), raw)
+    for name, num_bytes in program.output_bytes(symbols).items():
+        memory.ensure(("output", name), num_bytes)
+    places = {
+        name: (memory.address(("input", name)), memory.num_bytes(("input", name)))
+        for name in inputs
+    }
+    driver.launch(program.prepare(symbols, places).calls)
+    return {
+        buffer.name: _read(memory, reader, program, buffer, symbols)
+        for buffer in program.code.outputs
+    }
+
+
+def _symbols(
+    program: BoundProgram,
+    buffers: Mapping[str, Buffer],
+    inputs: Mapping[str, NDArray[Any]],
+    where: str,
+) -> dict[str, int]:
+    """Symbol values that the shapes of the inputs give; every shape and type is checked."""
+    symbols: dict[str, int] = {}
+    for name, buffer in buffers.items():
+        for text, extent in zip(buffer.shape, inputs[name].shape, strict=False):
+            if text in program.code.own_symbols:
+                symbols.setdefault(text, extent)
+    missing = [name for name in program.code.own_symbols if name not in symbols]
+    if missing:
+        raise DeviceError(f"{where}: program {program.entry}: no input's shape gives {missing[0]}")
+    for name, buffer in buffers.items():
+        wanted = _extents(program, buffer, symbols), _dtype(buffer)
+        if (inputs[name].shape, inputs[name].dtype) != wanted:
+            raise DeviceError(
+                f"{where}: input {name}: expected {wanted[1]} of shape {wanted[0]},"
+                f" got {inputs[name].dtype} of shape {inputs[name].shape}"
+            )
+    return symbols
+
+
+def _extents(program: BoundProgram, buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    known = (*program.code.own_symbols, "num_pages")
+    return tuple(program.evaluate(parse(text, known), symbols) for text in buffer.shape)
+
+
+def _dtype(buffer: Buffer) -> np.dtype[np.generic]:
+    if buffer.dtype not in DTYPES:
+        raise ArtifactError(
+            f"cuda: {buffer.kind} {buffer.name}: expected a type of {sorted(DTYPES)},"
+            f" got {buffer.dtype}"
+        )
+    return DTYPES[buffer.dtype]
+
+
+def _read(
+    memory: DeviceMemory,
+    reader: Reader,
+    program: BoundProgram,
+    buffer: Buffer,
+    symbols: Mapping[str, int],
+) -> NDArray[Any]:
+    shape, dtype = _extents(program, buffer, symbols), _dtype(buffer)
+    size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    return reader.read(memory.address(("output", buffer.name)), size).view(dtype).reshape(shape)

@@ -1,0 +1,99 @@
+"""Pinned memory of the steps in flight: inputs on their way in, tokens on their way out."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...device import Int32s
+from .driver import Driver, Handle, Pinned
+from .step_layout import StagedStep, StepLayout
+
+MAX_IN_FLIGHT = 2
+NUM_SLOTS = MAX_IN_FLIGHT + 1
+"""One more than in flight: the host still reads the tokens of the one before."""
+WORD = 4
+
+
+class Slot:
+    """One step's pinned memory; its event says when the device is done with it."""
+
+    def __init__(self, driver: Driver, max_rows: int) -> None:
+        self._driver = driver
+        self._inputs: Pinned | None = None
+        self._ids = driver.allocate_pinned(WORD * max_rows, "tokens")
+        self.ids_address = self._ids.address
+        self._id_array: Int32s = self._ids.array.view(np.int32)
+        self._event = driver.make_event()
+        self._staged: dict[StepLayout, StagedStep] = {}
+        self._is_recorded = False
+        self.num_rows = 0
+
+    @property
+    def inputs_address(self) -> int:
+        assert self._inputs is not None
+        return self._inputs.address
+
+    def stage(self, layout: StepLayout) -> StagedStep:
+        """Where the inputs of a step of this layout are written."""
+        num_bytes = WORD * layout.num_words_with_draws
+        if self._inputs is None or len(self._inputs.array) < num_bytes:
+            self._grow(num_bytes)
+        staged = self._staged.get(layout)
+        if staged is None:
+            assert self._inputs is not None
+            block: NDArray[np.int32] = self._inputs.array.view(np.int32)
+            staged = self._staged[layout] = StagedStep(layout, block, self._driver.where)
+        return staged
+
+    def _grow(self, num_bytes: int) -> None:
+        self._staged.clear()
+        if self._inputs is not None:
+            self._driver.free_pinned(self._inputs)
+        self._inputs = self._driver.allocate_pinned(-(-num_bytes * 3 // 2 // 8) * 8, "inputs")
+
+    def record(self, num_rows: int, stream: Handle) -> None:
+        """All work on this slot is queued."""
+        self.num_rows = num_rows
+        self._driver.record(self._event, stream)
+        self._is_recorded = True
+
+    def wait(self) -> None:
+        """Until the device is done with this slot."""
+        if self._is_recorded:
+            self._driver.wait(self._event)
+            self._is_recorded = False
+
+    def ids(self) -> Int32s:
+        """The tokens [L] of the step, once they are here."""
+        self.wait()
+        return self._id_array[: self.num_rows]
+
+    def close(self) -> None:
+        self._staged.clear()
+        self._id_array = np.zeros(0, np.int32)
+        if self._inputs is not None:
+            self._driver.free_pinned(self._inputs)
+            self._inputs = None
+        self._driver.free_pinned(self._ids)
+        self._driver.free_event(self._event)
+
+
+class SlotRing:
+    """Slots in turn."""
+
+    def __init__(self, driver: Driver, max_rows: int) -> None:
+        self._slots = [Slot(driver, max_rows) for _ in range(NUM_SLOTS)]
+        self._next = 0
+
+    def take(self) -> Slot:
+        """The next slot, once the device is done with its last step."""
+        slot = self._slots[self._next]
+        slot.wait()
+        self._next = (self._next + 1) % NUM_SLOTS
+        return slot
+
+    def close(self) -> None:
+        for slot in self._slots:
+            slot.close()
+        self._slots = []

@@ -1,0 +1,70 @@
+"""Sizes of a step, rounded up to classes: each class is prepared once and becomes one graph.
+
+Padding costs nothing that tiles do not cost anyway: decode steps round up to a power of two (their
+kernels handle so many rows at once), others to the rows of a tile. Page tables get a power of two
+columns, so that grids over pages follow the context without a class for each length.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DECODE_CLASSES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LARGE_DECODE = 128
+"""Decode steps above the classes are multiples of this."""
+SMALL_TILE, TILE, LARGE_TILE = 16, 64, 128
+"""Rows that other steps are multiples of: up to 128 tokens, up to 1,024, above."""
+MIN_PAGES = 4
+
+
+class StepSizes(NamedTuple):
+    """Symbol values of a step program."""
+
+    tokens: int
+    seqs: int
+    pages: int
+    """Columns of the page table."""
+    rows: int
+    """Rows of logits."""
+
+    @property
+    def is_decode(self) -> bool:
+        """Every sequence has one token."""
+        return self.tokens == self.seqs
+
+
+def padded(sizes: StepSizes) -> StepSizes:
+    """The class of a step: no size is smaller.
+
+    >>> padded(StepSizes(tokens=5, seqs=5, pages=9, rows=5))
+    StepSizes(tokens=8, seqs=8, pages=16, rows=8)
+    >>> padded(StepSizes(tokens=300, seqs=3, pages=5, rows=0))
+    StepSizes(tokens=320, seqs=4, pages=8, rows=0)
+    """
+    pages = max(MIN_PAGES, _power_of_two(sizes.pages))
+    if sizes.is_decode and sizes.rows:
+        tokens = _decode_class(sizes.tokens)
+        return StepSizes(tokens, tokens, pages, tokens)
+    tile = SMALL_TILE if sizes.tokens <= 128 else TILE if sizes.tokens <= 1024 else LARGE_TILE
+    rows = _power_of_two(sizes.rows) if sizes.rows else 0
+    return StepSizes(-(-sizes.tokens // tile) * tile, _power_of_two(sizes.seqs), pages, rows)
+
+
+def largest(max_tokens: int, seqs: int, pages: int) -> StepSizes:
+    """The class that memory is reserved for."""
+    sizes = padded(StepSizes(max_tokens, seqs, pages, seqs))
+    decode = _decode_class(seqs)
+    return StepSizes(
+        max(sizes.tokens, decode), max(sizes.seqs, decode), sizes.pages, max(sizes.rows, decode)
+    )
+
+
+def _decode_class(tokens: int) -> int:
+    for size in DECODE_CLASSES:
+        if tokens <= size:
+            return size
+    return -(-tokens // LARGE_DECODE) * LARGE_DECODE
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << max(0, number - 1).bit_length()
