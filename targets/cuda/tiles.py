@@ -1,0 +1,184 @@
+"""Tile candidates of matrix products on CUDA, as data, and what each costs.
+
+Candidates of a range of rows are listed best first as measured on H200: ties of the cost model go
+to the first listed, and a tuning file overrides both. Sizes follow the kernels' docstrings:
+``kernels/gemv.py``, ``split_k.py``, ``matmul_tma.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...passes.choose_tiles import TileCost
+
+SMS = {"sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148, "sm_120": 170}
+"""Multiprocessors of the usual chip of an arch: how many programs a persistent launch has."""
+SHARED = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_120": 101376}
+"""Bytes of shared memory that one program may use, where it is less than MOST_SHARED."""
+MOST_SHARED = 232448
+GEMV_ROWS = 4
+SKINNY_ROWS = 64
+
+Block = tuple[int, int, int]
+"""BLOCK_M, BLOCK_N, BLOCK_K."""
+
+
+@dataclass(frozen=True)
+class LinearConfig:
+    """One way to compute a product: a kernel of ``targets/kernels`` and its tile constants."""
+
+    kernel: str
+    """``module.function``"""
+    constants: dict[str, int]
+    num_warps: int
+    num_stages: int
+    splits: int
+    """Programs that share one tile's sum over K, on average; 1: none."""
+    smem_bytes: int
+
+    @property
+    def streams(self) -> bool:
+        """Whether the kernel needs partials and locks."""
+        return self.constants.get("STREAM", 0) == 1
+
+    def grid(self, n: int) -> int:
+        """Programs of a launch for n outputs."""
+        programs = self.constants.get("PROGRAMS", 0)
+        return programs or -(-n // self.constants["BLOCK_N"])
+
+    def partials_bytes(self) -> int:
+        """f32 scratch; needs no initial values."""
+        tile = self.constants.get("BLOCK_M", 0) * self.constants["BLOCK_N"]
+        return 2 * self.constants["PROGRAMS"] * tile * 4 if self.streams else 0
+
+    def locks_bytes(self) -> int:
+        """i32 counters, zero before the first launch, left zero by each."""
+        return 2 * self.constants["PROGRAMS"] * 4 if self.streams else 0
+
+
+def linear_candidates(m: int, n: int, k: int, gated: bool, arch: str) -> list[LinearConfig]:
+    """Ways to multiply up to m rows by a weight [n, k] (gated: [2n, k]), best first."""
+    limit = SHARED.get(arch, MOST_SHARED)
+    return [c for c in _candidates(m, n, k, gated, arch) if c.smem_bytes <= limit]
+
+
+def _candidates(m: int, n: int, k: int, gated: bool, arch: str) -> Iterator[LinearConfig]:
+    maps = arch not in SHARED and k % 8 == 0  # tensor maps, and room for tiles that gain by them
+    if m <= GEMV_ROWS:
+        yield from _gemv(m, k, gated)
+    if 1 < m <= SKINNY_ROWS:
+        yield from _skinny(m, n, gated, arch, maps)
+    if m > SKINNY_ROWS:
+        yield from _wide(m, n, gated, arch, maps)
+
+
+GEMV_BLOCKS = ((4, 1024, 4), (4, 512, 4), (2, 1024, 4), (8, 512, 4), (2, 512, 2), (1, 1024, 2))
+"""BLOCK_N, BLOCK_K, num_warps."""
+GEMV_ROW_BLOCKS = ((2, 512, 2), (4, 512, 4), (2, 1024, 4), (4, 256, 2))
+
+
+def _gemv(m: int, k: int, gated: bool) -> Iterator[LinearConfig]:
+    rows = 1 << (m - 1).bit_length()
+    for block_n, block_k, warps in GEMV_BLOCKS if m == 1 else GEMV_ROW_BLOCKS:
+        if block_k > 2 * k or (gated and block_n > 4):
+            continue
+        tile = {"ROWS": rows, "BLOCK_N": block_n, "BLOCK_K": block_k}
+        yield LinearConfig("gemv.linear", tile, warps, 1, 1, 1024)
+
+
+SKINNY_BLOCKS = (
+    ("split_k", 64, 128, 4, 4, 1),
+    ("matmul_tma", 64, 128, 4, 4, 1),
+    ("matmul_tma", 128, 128, 4, 4, 1),
+    ("split_k", 128, 64, 4, 4, 1),
+    ("split_k", 64, 64, 4, 4, 1),
+    ("split_k", 64, 128, 4, 4, 0),
+    ("split_k", 32, 256, 3, 4, 0),
+)
+"""Kernel, BLOCK_N, BLOCK_K, num_stages, num_warps, SWAP."""
+MOST_SPLITS = 8
+"""Of a tile: the program that comes last adds all parts."""
+
+
+def _skinny(m: int, n: int, gated: bool, arch: str, maps: bool) -> Iterator[LinearConfig]:
+    block_m = max(16, 1 << (m - 1).bit_length())
+    for kernel, block_n, block_k, stages, warps, swap in SKINNY_BLOCKS:
+        if kernel == "matmul_tma" and not maps:
+            continue
+        block = (block_m, block_n, block_k)
+        share = max(1, min(3, SHARED.get(arch, MOST_SHARED) // (smem_bytes(block, stages) + 1024)))
+        programs = _programs(SMS[arch] * share, tiles_of(block, m, n, gated))
+        yield _tiled(kernel, block, stages, warps, programs, m, n, gated, swap=swap)
+
+
+WIDE_BLOCKS = (
+    ((128, 256, 64), 3, 8),
+    ((128, 128, 64), 4, 8),
+    ((64, 256, 64), 4, 8),
+    ((64, 128, 128), 3, 4),
+)
+"""Block, num_stages, num_warps: by tensor maps."""
+POINTER_BLOCKS = (((128, 128, 32), 4, 8), ((64, 128, 64), 3, 4), ((128, 64, 64), 3, 4))
+"""The same by pointers, for chips without tensor maps."""
+
+
+def _wide(m: int, n: int, gated: bool, arch: str, maps: bool) -> Iterator[LinearConfig]:
+    kernel = "matmul_tma" if maps else "split_k"
+    for block, stages, warps in WIDE_BLOCKS if maps else POINTER_BLOCKS:
+        if block[0] > 64 and m <= 64:
+            continue
+        for stream in (1, 0):
+            programs = _programs(SMS[arch], tiles_of(block, m, n, gated))
+            yield _tiled(kernel, block, stages, warps, programs, m, n, gated, stream=stream)
+
+
+def _programs(most: int, tiles: int) -> int:
+    """Programs of a launch: an even number of parts of every tile where that fills the chip."""
+    even = min(most // tiles, MOST_SPLITS) * tiles
+    return even if 10 * even >= 9 * most or even == MOST_SPLITS * tiles else most
+
+
+def _tiled(
+    kernel: str, block: Block, stages: int, warps: int, programs: int,
+    m: int, n: int, gated: bool, stream: int = 1, swap: int = 0,
+) -> LinearConfig:  # fmt: skip
+    block_m, block_n, block_k = block
+    constants = {
+        "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k,
+        "GROUP_M": 0 if m <= block_m else 8, "PROGRAMS": programs, "STREAM": stream,
+        "SWAP": swap,
+    }  # fmt: skip
+    if kernel == "matmul_tma":
+        constants["MAPS"] = 0
+    splits = -(-programs // tiles_of(block, m, n, gated)) if stream else 1
+    smem = smem_bytes(block, stages)
+    return LinearConfig(f"{kernel}.linear", constants, warps, stages, splits, smem)
+
+
+def tiles_of(block: Block, m: int, n: int, gated: bool) -> int:
+    """Tiles of a product of m rows and n outputs."""
+    outputs = block[1] // 2 if gated else block[1]
+    return -(-m // block[0]) * -(-n // outputs)
+
+
+def smem_bytes(block: Block, stages: int) -> int:
+    """Shared memory: the stages, and a change of layout of up to 32 KiB at the end of a tile."""
+    block_m, block_n, block_k = block
+    return stages * (block_m + block_n) * block_k * 2 + min(block_m * block_n * 4, 32768) + 1024
+
+
+def linear_cost(config: LinearConfig, m: int, n: int, k: int, gated: bool) -> TileCost:
+    """Work of one program of a launch, for `choose_tile`."""
+    c = config.constants
+    w_rows = 2 * n if gated else n
+    if "ROWS" in c:
+        programs = config.grid(n)
+        weights = w_rows * k / programs
+        return TileCost(programs, 2.0 * m * weights, 2.0 * weights, config.smem_bytes)
+    tiles = tiles_of((c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]), m, n, gated)
+    per_program = tiles / c["PROGRAMS"] if config.streams else -(-tiles // c["PROGRAMS"])
+    flops = per_program * 2.0 * c["BLOCK_M"] * c["BLOCK_N"] * k
+    parts = 4.0 * c["BLOCK_M"] * c["BLOCK_N"] * 3 if config.splits > 1 else 0.0
+    traffic = 2.0 * (w_rows * k + m * k + m * n) / c["PROGRAMS"]
+    return TileCost(c["PROGRAMS"], flops, traffic + parts, config.smem_bytes)

@@ -1,0 +1,64 @@
+"""Candidates of products: what fits, which kernels which rows get, costs that follow the shape."""
+
+from __future__ import annotations
+
+import pytest
+from sglk.targets.cuda.tiles import (
+    MOST_SHARED,
+    SHARED,
+    LinearConfig,
+    linear_candidates,
+    linear_cost,
+)
+
+LLAMA = (4096, 4096)
+
+
+def modules(m: int, arch: str = "sm_90") -> set[str]:
+    return {c.kernel.split(".")[0] for c in linear_candidates(m, *LLAMA, False, arch)}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("m", [1, 4, 16, 64, 256, 2048])
+@pytest.mark.parametrize("gated", [False, True])
+def test_every_arch_has_candidates_that_fit(arch: str, m: int, gated: bool) -> None:
+    candidates = linear_candidates(m, 3072, 1024, gated, arch)
+    assert candidates
+    assert all(c.smem_bytes <= SHARED.get(arch, MOST_SHARED) for c in candidates)
+
+
+def test_kernels_by_rows() -> None:
+    assert modules(1) == {"gemv"}
+    assert modules(4) == {"gemv", "split_k", "matmul_tma"}
+    assert modules(64) == {"split_k", "matmul_tma"}
+    assert modules(256) == {"matmul_tma"}
+    assert modules(256, "sm_80") == {"split_k"}
+
+
+def test_streams_say_what_scratch_they_need() -> None:
+    streamed = [c for c in linear_candidates(16, *LLAMA, False, "sm_90") if c.streams]
+    for c in streamed:
+        tile = c.constants["BLOCK_M"] * c.constants["BLOCK_N"]
+        assert c.partials_bytes() == 8 * c.constants["PROGRAMS"] * tile
+        assert c.locks_bytes() == 8 * c.constants["PROGRAMS"]
+        assert c.grid(4096) == c.constants["PROGRAMS"]
+    assert streamed
+
+
+def test_tiles_that_fill_no_round_are_split() -> None:
+    def cost(config: LinearConfig) -> float:
+        c = linear_cost(config, 256, 4096, 4096, False)
+        return c.flops
+
+    wide = [
+        c
+        for c in linear_candidates(256, *LLAMA, False, "sm_90")
+        if (c.constants["BLOCK_M"], c.constants["BLOCK_N"]) == (128, 128)
+    ]
+    streamed, whole = sorted(wide, key=lambda c: -c.constants["STREAM"])
+    assert streamed.splits > whole.splits == 1
+    assert cost(streamed) < 0.6 * cost(whole)  # 64 tiles on 132 multiprocessors
+
+
+def test_few_tiles_are_cut_into_few_parts() -> None:
+    assert all(c.splits <= 8 for c in linear_candidates(16, 1024, 2048, False, "sm_90"))

@@ -1,0 +1,192 @@
+"""Cases of the matrix products for CUDA; as a program, runs them on a device and prints the faults.
+
+``matmul_cases.py cpu`` under TRITON_INTERPRET=1 (the interpreter multiplies bf16 as if it were
+integers, so there tiles are products of f16), ``matmul_cases.py cuda`` on a GPU. Outputs are
+poisoned, results compared with f64, a second run with the first, locks with zero.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import triton
+from sglk.targets.kernels import gemv, matmul_tma, split_k
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product: sizes, epilogue, and the constants of the kernel's tiles."""
+
+    kernel: Any
+    m: int
+    n: int
+    k: int
+    tiles: dict[str, Any]
+    act: str = "none"
+    gated: bool = False
+    bias: bool = False
+    residual: bool = False
+    norm: float | None = None
+    out: torch.dtype = torch.bfloat16
+    options: dict[str, int] = field(default_factory=dict)
+
+
+def gemv_case(m: int, n: int, k: int, block_n: int, block_k: int, **more: Any) -> Case:
+    rows = 1 << (m - 1).bit_length()
+    tiles = {"ROWS": rows, "BLOCK_N": block_n, "BLOCK_K": block_k}
+    return Case(gemv.linear, m, n, k, tiles, **more)
+
+
+def tile_case(
+    kernel: Any, m: int, n: int, k: int, block: tuple[int, int, int], programs: int, **more: Any
+) -> Case:
+    tiles = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block, strict=True))
+    tiles["PROGRAMS"] = programs
+    tiles["GROUP_M"] = 0 if m <= block[0] else 2
+    tiles["STREAM"] = int(more.pop("stream", 1))
+    tiles["SWAP"] = int(more.pop("swap", 0))
+    if kernel is matmul_tma.linear:
+        tiles["MAPS"] = 0
+    return Case(kernel, m, n, k, tiles, **more)
+
+
+SPLIT, TMA = split_k.linear, matmul_tma.linear
+GATED: dict[str, Any] = {"gated": True, "act": "silu"}
+CASES = [
+    gemv_case(1, 33, 96, 4, 32),
+    gemv_case(1, 64, 80, 4, 32, act="gelu_tanh", bias=True, residual=True),
+    gemv_case(1, 24, 64, 2, 64, norm=0.0, residual=True),
+    gemv_case(3, 17, 72, 4, 32, norm=1.0, **GATED),
+    gemv_case(4, 16, 256, 1, 128, out=torch.float32),
+    tile_case(SPLIT, 5, 96, 160, (16, 32, 32), 7, bias=True, act="relu"),
+    tile_case(SPLIT, 16, 64, 512, (16, 64, 64), 11, swap=1, residual=True),
+    tile_case(SPLIT, 64, 40, 96, (64, 64, 32), 4, swap=1, **GATED),
+    tile_case(SPLIT, 70, 72, 88, (32, 32, 32), 4, residual=True, bias=True),
+    tile_case(SPLIT, 40, 96, 64, (16, 32, 32), 4, stream=0, out=torch.float32),
+    tile_case(SPLIT, 4, 32, 32, (16, 32, 32), 9),
+    tile_case(TMA, 70, 136, 200, (64, 64, 64), 5, bias=True, residual=True, act="silu"),
+    tile_case(TMA, 130, 96, 128, (64, 64, 64), 4, **GATED),
+    tile_case(TMA, 66, 512, 128, (64, 256, 64), 5, out=torch.float32),
+    tile_case(TMA, 20, 128, 256, (32, 64, 64), 3, swap=1, residual=True),
+    tile_case(TMA, 256, 128, 64, (64, 64, 64), 3, stream=0, residual=True),
+]
+
+BIG = {"num_warps": 8, "num_stages": 3}
+GPU_CASES = [
+    gemv_case(1, 4096, 4096, 4, 1024, residual=True),
+    gemv_case(4, 1536, 1024, 2, 512, norm=0.0, **GATED),
+    gemv_case(2, 151, 3072, 4, 512, bias=True),
+    tile_case(SPLIT, 16, 4096, 4096, (16, 64, 128), 264, swap=1, residual=True),
+    tile_case(SPLIT, 33, 1000, 1048, (64, 64, 128), 132, swap=1, bias=True),
+    tile_case(SPLIT, 300, 520, 1024, (128, 128, 64), 132, options=BIG, **GATED),
+    tile_case(TMA, 8, 14336, 1024, (16, 128, 128), 132, swap=1, **GATED),
+    tile_case(TMA, 256, 4096, 4096, (128, 128, 64), 132, options=BIG, residual=True),
+    tile_case(TMA, 257, 1000, 1048, (128, 256, 64), 132, options=BIG, bias=True),
+    tile_case(TMA, 512, 3072, 1024, (128, 256, 64), 132, options=BIG, **GATED),
+    tile_case(TMA, 2048, 6144, 512, (128, 256, 64), 132, options=BIG, stream=0),
+]
+
+
+def inputs(case: Case, device: str, seed: int) -> dict[str, Any]:
+    """Random arguments; y and the partial sums are poisoned."""
+    generator = torch.Generator().manual_seed(seed)
+    dtype = torch.bfloat16
+    if device == "cpu" and case.kernel is not gemv.linear:
+        dtype = torch.float16
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype).to(device)
+
+    w_rows = case.n * (2 if case.gated else 1)
+    given: dict[str, Any] = {
+        "x": normal(case.m, case.k),
+        "w": normal(w_rows, case.k),
+        "bias": normal(w_rows) if case.bias else None,
+        "residual": normal(case.m, case.n) if case.residual else None,
+        "y": torch.full((case.m, case.n), float("nan"), dtype=case.out, device=device),
+        "rows": case.m,
+    }
+    if case.kernel is gemv.linear:
+        norm = None if case.norm is None else normal(case.k)
+        return given | {"norm": norm, "scale": None, "eps": 1e-5}
+    programs, block = case.tiles["PROGRAMS"], case.tiles["BLOCK_M"] * case.tiles["BLOCK_N"]
+    partials = torch.full((2 * programs * block,), float("nan"), device=device)
+    locks = torch.zeros(2 * programs, dtype=torch.int32, device=device)
+    return given | {"partials": partials, "locks": locks}
+
+
+def activation(name: str, x: Tensor) -> Tensor:
+    functions: dict[str, Any] = {
+        "none": lambda v: v,
+        "relu": torch.relu,
+        "silu": torch.nn.functional.silu,
+        "gelu_tanh": lambda v: torch.nn.functional.gelu(v, approximate="tanh"),
+    }
+    y: Tensor = functions[name](x)
+    return y
+
+
+def reference(case: Case, given: dict[str, Any]) -> Tensor:
+    """The product and its epilogue in f64."""
+    x: Tensor = given["x"].double()
+    w: Tensor = given["w"].double()
+    if case.norm is not None:
+        x = x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+        x = x * (given["norm"].double() + case.norm)
+    product = x @ w.T
+    if case.bias:
+        product = product + given["bias"].double()
+    if case.gated:
+        y = activation(case.act, product[:, : case.n]) * product[:, case.n :]
+    else:
+        y = activation(case.act, product)
+    if case.residual:
+        y = y + given["residual"].double()
+    return y
+
+
+def launch(case: Case, given: dict[str, Any]) -> None:
+    constants = {"K": case.k, "N": case.n, "ACT": case.act, "GATED": int(case.gated), "PDL": 0}
+    if case.kernel is gemv.linear:
+        constants["OFFSET"] = case.norm or 0.0
+        grid = -(-case.n // case.tiles["BLOCK_N"])
+    else:
+        grid = case.tiles["PROGRAMS"]
+    case.kernel[(grid,)](**given, **constants, **case.tiles, **case.options)
+
+
+def check(case: Case, device: str, seed: int = 0) -> str:
+    """Runs a case twice in the same buffers; "" or what is wrong."""
+    given = inputs(case, device, seed)
+    expected = reference(case, given)
+    launch(case, given)
+    first = given["y"].clone()
+    error = ((first.double() - expected).norm() / expected.norm()).item()
+    bound = 4e-3 if case.out is torch.bfloat16 else 1e-5
+    if not error < bound:
+        return f"relative error {error:.2e}, expected under {bound}"
+    given["y"].fill_(float("nan"))
+    launch(case, given)
+    if not torch.equal(given["y"], first):
+        return "a second run gave other bits"
+    if "locks" in given and given["locks"].any():
+        return "locks were left set"
+    return ""
+
+
+def check_all(device: str) -> list[str]:
+    """Every case that fits the device; the faults."""
+    cases = CASES if device == "cpu" else CASES + GPU_CASES
+    if device != "cpu":  # memory for tensor maps that a kernel makes
+        triton.set_allocator(lambda size, _, __: torch.empty(size, dtype=torch.int8, device=device))
+    found = ((case, check(case, device, seed)) for seed, case in enumerate(cases))
+    return [f"{case}: {fault}" for case, fault in found if fault]
+
+
+if __name__ == "__main__":
+    print(*check_all(sys.argv[1]), sep="\n")

@@ -1,0 +1,82 @@
+"""Products for CUDA: values in Triton's interpreter, and what the compiler makes of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import triton
+from sglk.targets.kernels import gemv, matmul_tma, split_k
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+CASES = Path(__file__).with_name("matmul_cases.py")
+TYPES = {
+    "x": "*bf16", "w": "*bf16", "norm": "*bf16", "residual": "*bf16", "y": "*bf16",
+    "partials": "*fp32", "locks": "*i32", "rows": "i32", "eps": "fp32",
+}  # fmt: skip
+
+
+def compiled(fn: Any, arch: int, constants: dict[str, Any], **options: Any) -> Any:
+    constants = {"N": 4096, "K": 1024, "ACT": "none", "GATED": 0, "PDL": 0} | constants
+    constants |= {name: None for name in ("bias", "scale") if name in fn.arg_names}
+    types = {n: "constexpr" if n in constants else TYPES[n] for n in fn.arg_names}
+    aligned = [i for i, n in enumerate(fn.arg_names) if types[n].startswith("*")]
+    attrs = {(i,): [["tt.divisibility", 16]] for i in aligned}
+    source = ASTSource(fn, signature=types, constexprs=constants, attrs=attrs)
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+def tiles(m: int, n: int, k: int, programs: int, **more: Any) -> dict[str, Any]:
+    sizes = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k, "PROGRAMS": programs, "GROUP_M": 8}
+    return sizes | {"STREAM": 1, "SWAP": 0} | more
+
+
+def assert_ticket_follows_parts(ptx: str) -> None:
+    """All threads have written their part of a tile before one takes the ticket."""
+    before = ptx[: ptx.index("atom.global.gpu.acq_rel")]
+    assert before.rindex("bar.sync") > before.rindex("st.global")
+
+
+def test_values_in_the_interpreter() -> None:
+    command = [sys.executable, "-W", "error", str(CASES), "cpu"]
+    given = os.environ | {"TRITON_INTERPRET": "1"}
+    run = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert (run.stdout.strip(), run.returncode) == ("", 0), run.stderr
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+def test_gemv_reads_weights_before_it_waits() -> None:
+    constants = {"ROWS": 1, "BLOCK_N": 4, "BLOCK_K": 512, "OFFSET": 0.0, "PDL": 1}
+    kernel = compiled(gemv.linear, 90, constants, num_warps=4, launch_pdl=True)
+    head = kernel.asm["ptx"].split("griddepcontrol.wait")[0]
+    assert "griddepcontrol.launch_dependents" in head
+    assert head.count("ld.global") == head.count(".v4.b32") == 2  # 4 * 512 bf16 of 128 threads
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize("arch", [80, 90])
+def test_split_k_keeps_loads_in_flight(arch: int) -> None:
+    constants = tiles(16, 64, 128, 264, SWAP=1, GROUP_M=0)
+    ptx = compiled(split_k.linear, arch, constants, num_warps=4, num_stages=4).asm["ptx"]
+    assert_ticket_follows_parts(ptx)
+    loop = ptx[ptx.index("in Loop: Header") :]
+    assert "cp.async.wait_group" in loop
+    assert "cp.async.wait_group \t0" not in loop.split("mma")[0]
+    assert ("wgmma.mma_async" in ptx) == (arch == 90)
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+def test_gated_tile_is_one_product() -> None:
+    constants = tiles(128, 256, 64, 132, MAPS=0, GATED=1, ACT="silu")
+    kernel = compiled(matmul_tma.linear, 90, constants, num_warps=8, num_stages=3)
+    ptx = kernel.asm["ptx"]
+    assert_ticket_follows_parts(ptx)
+    assert ptx.count("wgmma.mma_async.sync.aligned.m64n256k16") == 4  # 64 of k, both halves at once
+    assert "cp.async.bulk.tensor.3d" in ptx  # w as [2, N, K]
+    assert "cp.async.bulk.tensor.2d" in ptx
+    assert kernel.metadata.shared <= 232448
