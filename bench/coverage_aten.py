@@ -76,7 +76,9 @@ def samples(name: str, dtype: torch.dtype, most: int) -> Iterator[tuple[OneOp, l
     from torch.testing._internal.common_methods_invocations import op_db
 
     wanted = OPINFO_OF.get(name, name)
-    infos = [i for i in op_db if wanted in (i.name, i.aten_name) and i.supports_dtype(dtype, "cpu")]
+    infos: list[Any] = [
+        i for i in op_db if wanted in (i.name, i.aten_name) and i.supports_dtype(dtype, "cpu")
+    ]
     for info in infos[:2]:
         torch.manual_seed(0)
         for count, sample in enumerate(info.sample_inputs("cpu", dtype, requires_grad=False)):
