@@ -84,7 +84,7 @@ class Hazards:
         pointer = op.operands[0]
         axis = len(pointer.shape) - 1
         repeats = self.on_engine and self.has("copy-strided") and step(pointer, axis) == 0
-        if not repeats or pointer.shape[axis] == 1 or contiguous_axis(pointer) is not None:
+        if not repeats or pointer.shape[axis] == 1:
             return None
         first = integers.compare(ctx.em, "eq", index.dims[axis], constant(0, I32))
         zero = Index((*index.dims[:axis], constant(0, I32)))

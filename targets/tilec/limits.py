@@ -102,9 +102,10 @@ def _tile_access(op: Op, on_engine: bool, model: MemoryModel) -> Iterator[str]:
     pointer = op.operands[0]
     assert isinstance(pointer.element, Pointer) and isinstance(pointer.element.element, Scalar)
     name = pointer.element.element.name
+    is_strided = contiguous_axis(pointer) is None or repeats(pointer)
+    if is_strided and on_engine and "copy-strided" not in model.hazards:
+        yield _say("dma_strided", "rows of a contiguous run", str(pointer.type), op.loc)
     if contiguous_axis(pointer) is None:
-        if on_engine and "copy-strided" not in model.hazards:
-            yield _say("dma_strided", "rows of a contiguous run", str(pointer.type), op.loc)
         if name not in _GATHERED:
             yield _say("gather_dtype", sorted(_GATHERED), name, op.loc)
     elif on_engine and name not in _COPIED:
@@ -113,6 +114,11 @@ def _tile_access(op: Op, on_engine: bool, model: MemoryModel) -> Iterator[str]:
 
 def _is_tile(value: Value) -> bool:
     return isinstance(value.type, Tensor)
+
+
+def repeats(pointer: Value) -> bool:
+    """Whether neighbours along some axis have one address."""
+    return any(size > 1 and step(pointer, axis) == 0 for axis, size in enumerate(pointer.shape))
 
 
 def contiguous_axis(pointer: Value) -> int | None:

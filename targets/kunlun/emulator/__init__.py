@@ -2,5 +2,6 @@
 
 from .build import build_emulated, build_emulator_library
 from .predict import predict
+from .settings import emulated_model
 
-__all__ = ["build_emulated", "build_emulator_library", "predict"]
+__all__ = ["build_emulated", "build_emulator_library", "emulated_model", "predict"]

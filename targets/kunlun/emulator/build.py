@@ -25,6 +25,8 @@ from ...tilec.lower import CppKernel
 NATIVE = Path(__file__).parent / "native"
 KINDS = {"f32": "f", "f64": "d", "i64": "l", "i32": "i", "i16": "i", "i8": "i", "i1": "i"}
 """Letters of a header's `kinds`: how a parameter lies in the parameter block; ``p``: pointer."""
+MAX_BROKEN = 800
+"""Characters; `check_use` of native/image.h has room for them."""
 DEVICE_SETTINGS = {
     "clusters": "clusters",
     "cores": "cores",
@@ -94,12 +96,17 @@ def _meta(
         "sm_bytes": use.sm,
         "uni_sram_bytes": use.uni_sram,
         "alive": list(use.parts),
-        "broken": kernel.broken[0].replace('"', "'").replace("\\", "/") if kernel.broken else "",
+        "broken": _plain("; ".join(kernel.broken)),
         "costs": [dict(cost) for cost in kernel.costs],
         "hazards": sorted(model.hazards),
         "isa": isa,
         "digest": digest,
     }
+
+
+def _plain(text: str) -> str:
+    """Text that the emulator's reader of headers takes as it is."""
+    return text.replace('"', "'").replace("\\", "/")[:MAX_BROKEN]
 
 
 def _kind(param: str) -> str:

@@ -47,6 +47,18 @@ int ready() {  // started, and the thread's device exists and works
 
 Device& own() { return devices[current_device]; }
 
+// Unloading gives back what closing handles did not: threads, code, address space.
+__attribute__((destructor)) void unload() {
+  stop_threads();
+  for (int64_t i = 0; i < codes.count; i++) {
+    dlclose(codes.at[i].library);
+    close(codes.at[i].descriptor);
+  }
+  for (Device& device : devices)
+    for (Memory& memory : device.memory)
+      if (memory.host) munmap(memory.host, window(memory));
+}
+
 }  // namespace
 
 // ---- versions and devices

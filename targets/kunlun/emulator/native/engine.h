@@ -176,7 +176,7 @@ void wait_for_others() {
   pthread_mutex_unlock(&pool_lock);
 }
 
-__attribute__((destructor)) void stop_threads() {
+void stop_threads() {
   if (!num_threads || pool_owner != getpid()) return;
   __atomic_store_n(&pool_stops, true, __ATOMIC_RELEASE);
   next_turn();

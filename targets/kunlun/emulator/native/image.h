@@ -66,7 +66,7 @@ bool text_of(const char* header, const char* key, char* to, size_t room) {
 
 int check_use(const char* name, const char* header) {
   const char* sizes[] = {"lm_bytes", "sm_bytes", "uni_sram_bytes"};
-  char broken[512];
+  char broken[840];
   if (text_of(header, "broken", broken, sizeof broken) && broken[0])
     return fail(XPU_NOXPUFUNC, "kernel %s: %s", name, broken);
   for (const char* size : sizes) {

@@ -1,0 +1,151 @@
+"""From a `Program` and the sizes of a step to launches with ready parameter blocks.
+
+A step of sizes that were seen before costs three calls of the runtime per kernel and no arithmetic.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ....errors import ArtifactError, DeviceError
+from ...artifact import Arg, Bucket, Buffer, Call, Program
+from ...dim_code import DimExpr, parse
+from .xpu import LoadedKernel, Xpu, parameter_block
+
+KEPT = 64
+"""Sizes of steps whose launches are remembered."""
+Region = tuple[int, int]
+"""Address and bytes."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel, ready to go."""
+
+    block: bytes
+    clusters: int
+    cores: int
+    handle: int
+
+
+class LaunchList:
+    """The launches of one program on one device."""
+
+    def __init__(
+        self, program: Program, xpu: Xpu, kernels: Mapping[str, LoadedKernel], num_pages: int
+    ) -> None:
+        self.program = program
+        self._xpu = xpu
+        self._kernels = kernels
+        self._num_pages = num_pages
+        self._dims: dict[str, DimExpr] = {}
+        self._temps = {buffer.name: buffer for buffer in program.temps}
+        self._ready: collections.OrderedDict[tuple[object, ...], list[Launch]] = (
+            collections.OrderedDict()
+        )
+
+    def size(self, text: str, symbols: Mapping[str, int]) -> int:
+        """The value of a size."""
+        dim = self._dims.get(text)
+        if dim is None:
+            dim = self._dims[text] = parse(text, self.program.all_symbols)
+        return dim.evaluate({"num_pages": self._num_pages, **symbols})
+
+    def arena_bytes(self, symbols: Mapping[str, int]) -> int:
+        """Memory for intermediate results."""
+        return self.size(self.program.arena_bytes, symbols)
+
+    def bucket(self, symbols: Mapping[str, int]) -> Bucket:
+        """The calls for so many tokens."""
+        tokens = symbols.get("tokens", 0)
+        for bucket in self.program.buckets:
+            if bucket.tokens_max is None or tokens <= bucket.tokens_max:
+                return bucket
+        most = self.program.buckets[-1].tokens_max
+        raise DeviceError(
+            f"kunlun: program {self.program.entry}: expected at most {most} tokens, got {tokens}"
+        )
+
+    def resolve(
+        self, symbols: Mapping[str, int], regions: Mapping[tuple[str, str], Region]
+    ) -> list[Launch]:
+        """Launches for these sizes and places of memory, made once and kept."""
+        places = tuple(regions[key] for key in regions if key[0] in ("arena", "input", "output"))
+        key = (tuple(symbols.values()), places)
+        found = self._ready.get(key)
+        if found is None:
+            bucket = self.bucket(symbols)
+            self._check_extents(bucket, symbols, regions)
+            found = [launch for c in bucket.calls for launch in self._call(c, symbols, regions)]
+            self._ready[key] = found
+            if len(self._ready) > KEPT:
+                self._ready.popitem(last=False)
+        return found
+
+    def run(self, launches: list[Launch]) -> None:
+        """Queue all of them."""
+        library, stream = self._xpu.library, self._xpu.stream
+        set_arguments = library.function("xpu_launch_argument_set")
+        configure = library.function("xpu_launch_config")
+        start = library.function("xpu_launch_async")
+        for launch in launches:
+            code = (
+                set_arguments(launch.block, len(launch.block), 0)
+                or configure(launch.clusters, launch.cores, stream)
+                or start(launch.handle)
+            )
+            if code:
+                raise library.error("launch", code)
+
+    def _call(
+        self, call: Call, symbols: Mapping[str, int], regions: Mapping[tuple[str, str], Region]
+    ) -> list[Launch]:
+        kernel = self._kernels[call.kernel]
+        x, y, z = (self.size(text, symbols) for text in call.grid)
+        if x * y * z < 1:
+            return []
+        values = [self._argument(arg, symbols, regions) for arg in call.args]
+        block = parameter_block(kernel, (x, y, z), values)
+        clusters, cores = self._xpu.shape_of(kernel, (x, y, z))
+        return [Launch(block, clusters, cores, kernel.handle)]
+
+    def _argument(
+        self, arg: Arg, symbols: Mapping[str, int], regions: Mapping[tuple[str, str], Region]
+    ) -> int | float:
+        if arg.kind == "f32":
+            return arg.number()
+        if arg.kind in ("i32", "i64"):
+            return self.size(arg.value, symbols)
+        offset = self.size(arg.offset, symbols)
+        if arg.kind == "buffer" and arg.value in self._temps:
+            offset += self.size(self._temps[arg.value].offset, symbols)
+            return regions["arena", ""][0] + offset
+        for kind in ("input", "output") if arg.kind == "buffer" else (arg.kind,):
+            if (kind, arg.value) in regions:
+                return regions[kind, arg.value][0] + offset
+        raise ArtifactError(f"kunlun: program {self.program.entry}: no memory for {arg.value}")
+
+    def _check_extents(
+        self,
+        bucket: Bucket,
+        symbols: Mapping[str, int],
+        regions: Mapping[tuple[str, str], Region],
+    ) -> None:
+        """Temps lie in the arena, inputs and outputs in their memory."""
+        used = {arg.value for call in bucket.calls for arg in call.args if arg.kind == "buffer"}
+        for buffer in (*self.program.temps, *self.program.inputs, *self.program.outputs):
+            if buffer.name not in used:
+                continue
+            _, room = regions["arena", ""] if buffer.kind == "temp" else regions[_key(buffer)]
+            end = self.size(buffer.offset, symbols) + self.size(buffer.bytes, symbols)
+            if end > room or end < 0:
+                raise ArtifactError(
+                    f"kunlun: {buffer.kind} {buffer.name}: expected it within {room} bytes,"
+                    f" got {end}"
+                )
+
+
+def _key(buffer: Buffer) -> tuple[str, str]:
+    return buffer.kind, buffer.name
