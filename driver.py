@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .ir.dtype import DType
     from .ir.graph import Graph
     from .ir.target import Target
+    from .passes.pipeline import PipelineReport
     from .targets.artifact.program import Program
     from .targets.assemble import Library
     from .targets.backend import Backend
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
-DTYPES = ("bf16", "fp32")
+DTYPES = ("bf16", "fp16", "fp32")
 QUANTS = ("keep", "none")
+WEIGHTS = ("stored", "dummy")
 KV_DTYPES = ("f16", "bf16", "f32")
 ACTIVATIONS = ("f32", "bf16", "int8")
 TOLERANCE = {"f32": 1e-3, "f16": 1e-2, "bf16": 1e-1, "int8": 1.5e-1}
@@ -56,6 +59,9 @@ class Options:
     """Whether kernels written by hand may be chosen over compiled ones."""
     quant: str = "keep"
     """``keep`` stored block types as they are, or ``none``: dequantize to ``dtype``."""
+    weights: str = "stored"
+    """The model's ``stored`` numbers, or ``dummy``: random ones that are made on load, so that a
+    config is enough."""
     arches: tuple[str, ...] = ()
     """What to build for among the target's instruction sets or chips; empty: its default."""
     selftest: bool = True
@@ -65,6 +71,7 @@ class Options:
         for name, value, known in (
             ("dtype", self.dtype, DTYPES),
             ("quant", self.quant, QUANTS),
+            ("weights", self.weights, WEIGHTS),
             ("kv-dtype", self.cache_dtype, KV_DTYPES),
             ("activations", self.activations, ACTIVATIONS),
         ):
@@ -160,11 +167,33 @@ def _name(model: Any) -> str:
     if not isinstance(model, str | Path):
         return type(model).__name__
     path = Path(model).resolve()
-    return path.stem if path.suffix in (".gguf", ".pt2") else path.name
+    if path.name == "config.json":
+        return path.parent.name
+    return path.stem if path.suffix in (".gguf", ".pt2", ".json") else path.name
 
 
 def _silent(stage: str, done: int, total: int) -> None:
     """Progress that nobody watches."""
+
+
+def optimize(
+    captured: Captured, target: Target, options: Options
+) -> tuple[Graph, PipelineReport]:
+    """A captured graph made legal for a target, with the dtypes that the options ask for."""
+    from .ir.dtype import BF16, F16, F32, I8, dtype
+    from .ir.rewrite import clone
+    from .passes.pipeline import StepOptions, forward_pipeline, run_pipeline, step_pipeline
+    from .targets.lowering import is_decoder
+
+    plain = {"bf16": BF16, "fp16": F16, "fp32": F32}[options.dtype]
+    infos = [captured.weights.info(name) for name in captured.weights.names()]
+    blocks = [(info.name, dtype(info.dtype)) for info in infos if dtype(info.dtype).is_block]
+    stored = tuple(blocks) if options.quant == "keep" else ()
+    activations = {"f32": F32, "bf16": BF16, "int8": I8}[options.activations]
+    chosen = StepOptions(plain, dtype(options.cache_dtype), stored, activations)
+    graph = clone(captured.graph)
+    pipeline = step_pipeline if is_decoder(graph) else forward_pipeline
+    return graph, run_pipeline(graph, pipeline(target, chosen))
 
 
 class _Compile:
@@ -195,7 +224,9 @@ class _Compile:
         report: dict[str, Any] = {}
         with ArtifactWriter(path) as writer:  # an unwritable place is refused before any work
             with self.clock.stage("capture"):
-                captured = load_model(self.model, **self.example, progress=self.progress)
+                has_weights = self.options.weights != "dummy"
+                given = {**self.example, "has_weights": has_weights, "progress": self.progress}
+                captured = load_model(self.model, **given)
             target = self.backend.target(self.options)
             step = self._optimize(captured, target)
             with self.clock.stage("lower"):
@@ -224,22 +255,8 @@ class _Compile:
 
     def _optimize(self, captured: Captured, target: Target) -> Graph:
         """The step graph, with the dtypes that the options ask for."""
-        from .ir.dtype import BF16, F32, I8, dtype
-        from .ir.rewrite import clone
-        from .passes.pipeline import StepOptions, forward_pipeline, run_pipeline, step_pipeline
-        from .targets.lowering import is_decoder
-
-        plain = {"bf16": BF16, "fp32": F32}[self.options.dtype]
-        infos = [captured.weights.info(name) for name in captured.weights.names()]
-        blocks = [(info.name, dtype(info.dtype)) for info in infos if dtype(info.dtype).is_block]
-        stored = tuple(blocks) if self.options.quant == "keep" else ()
-        cache = dtype(self.options.cache_dtype)
-        activations = {"f32": F32, "bf16": BF16, "int8": I8}[self.options.activations]
-        options = StepOptions(plain, cache, stored, activations)
-        graph = clone(captured.graph)
-        pipeline = step_pipeline if is_decoder(graph) else forward_pipeline
         with self._watched("passes"):
-            report = run_pipeline(graph, pipeline(target, options))
+            graph, report = optimize(captured, target, self.options)
         if report.stopped_after:
             raise SglkError(f"stopped after {report.stopped_after}, as SGLK_STOP_AFTER asks")
         self.passes = list(report.records)
@@ -252,8 +269,8 @@ class _Compile:
         from .targets.selftest import make_cases, make_forward_cases
         from .targets.weights import dense_reader
 
-        if not self.options.selftest:
-            return []
+        if not self.options.selftest or self.options.weights == "dummy":
+            return []  # the reference would need the numbers
         dtypes: dict[str, DType] = {v.name: F32 for v in captured.graph.params}
         dtypes |= {v.name: v.type.dtype for v in step.params}
         read = dense_reader(dtypes, captured.weights.read)
@@ -273,6 +290,7 @@ class _Compile:
         cases: Sequence[Case | ForwardCase],
     ) -> Any:
         from .targets.assemble import Parts
+        from .targets.dummy_weights import dummy_fill
         from .targets.selftest import num_pages
 
         model = {**vars(captured.info), "dtype": self.options.dtype, "quant": self.options.quant}
@@ -292,6 +310,9 @@ class _Compile:
             selftest_tolerance=self.options.tolerance,
             selftest_pages=num_pages(target.page_size),
             producer=f"sglk {__version__}",
+            fill=partial(dummy_fill, row_granule=self.backend.row_granule)
+            if self.options.weights == "dummy"
+            else None,
         )
 
     def _write(self, writer: Any, parts: Any, captured: Captured) -> dict[str, Any]:
@@ -316,12 +337,14 @@ class _Compile:
         """Run the self-test if this machine can run a variant; a failure removes the artifact."""
         from .runtime.selftest import run_selftest
         from .targets.artifact import Artifact
+        from .targets.backend import HasEmulator
 
         if reason := self.backend.why_not_here(self.options):
             return [f"not run: {reason}"]
         try:
             with self._watched("self-test"), Artifact.open(path) as artifact:
-                results = list(run_selftest(artifact))
+                device = self.backend.emulator if isinstance(self.backend, HasEmulator) else None
+                results = list(run_selftest(artifact, device=device))
             for wrong in (r for r in results if not r.passed):
                 raise LoweringError(
                     f"self-test: {wrong.name}: expected an error of at most {wrong.tolerance:g}, "

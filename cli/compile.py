@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from .. import knobs
 from ..driver import DTYPES, KV_DTYPES, QUANTS, compile
 from ..errors import SglkError
 from .report import summary_lines
@@ -25,6 +28,22 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="artifact to write (default: the model's name.sglk)"
     )
+    parser.add_argument(
+        "--cpu-isa",
+        metavar="NAMES",
+        help="same as --target cpu:NAMES: instruction sets, comma-separated (default: native)",
+    )
+    parser.add_argument(
+        "--no-selftest", action="store_true", help="leave out the self-test vectors and the proof"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
+    _add_numbers(parser)
+    _add_report(parser)
+    return parser
+
+
+def _add_numbers(parser: argparse.ArgumentParser) -> None:
+    """What the artifact computes with."""
     parser.add_argument(
         "--dtype",
         metavar="TYPE",
@@ -59,48 +78,93 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"stored block types: {', '.join(QUANTS)} (default: keep, exact)",
     )
     parser.add_argument(
-        "--cpu-isa",
-        metavar="NAMES",
-        help="same as --target cpu:NAMES: instruction sets, comma-separated (default: native)",
+        "--weights",
+        metavar="WHICH",
+        default="stored",
+        help="stored (default), or dummy: random numbers made on load; a config.json is enough",
+    )
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="decide and report only: nothing is compiled, a config.json is enough",
     )
     parser.add_argument(
-        "--no-selftest", action="store_true", help="leave out the self-test vectors and the proof"
+        "--report",
+        metavar="FILE",
+        help="with --dry-run: page to write (.html; the data goes beside it as .json)",
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
-    return parser
+    parser.add_argument(
+        "--kunlun-config",
+        metavar="FILE",
+        help="facts of the Kunlun chip that replace ours, a JSON file of names and values",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.kunlun_config is not None:
+        with knobs.override(kunlun_config=options.kunlun_config):
+            return _run(options)
+    return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    for name, path in (("model", options.model), ("--output", options.output)):
+        if path == "":
+            raise SglkError(f"{name}: expected a path, got an empty text")
+    if options.dry_run:
+        return _run_dry(options)
+    if options.report:
+        raise SglkError("--report: expected --dry-run with it (sglk show --report has the others)")
     from .progress import ProgressBars
 
-    chosen = {
+    with ProgressBars() as bars:
+        compiled = compile(
+            options.model,
+            _target(options),
+            options.output,
+            progress=None if options.quiet else bars,
+            **_choices(options),
+            weights=options.weights,
+            selftest=not options.no_selftest,
+        )
+    if not options.quiet:
+        print("\n".join(summary_lines(compiled.path, compiled.report)))
+    return 0
+
+
+def _run_dry(options: argparse.Namespace) -> int:
+    """1 if the target cannot run the model."""
+    from .dry_run import lowering_report, summary_lines, write_report
+
+    report = lowering_report(options.model, _target(options), **_choices(options))
+    written = write_report(report, Path(options.report)) if options.report else []
+    if not options.quiet:
+        print("\n".join(summary_lines(report, written)))
+    return 1 if report.get("error") or report["missing"] else 0
+
+
+def _choices(options: argparse.Namespace) -> dict[str, Any]:
+    return {
         "dtype": options.dtype,
         "kv_dtype": options.kv_dtype,
         "activations": options.activations,
         "round_weights": options.round_weights,
         "handwritten": not options.no_handwritten,
         "quant": options.quant,
-        "selftest": not options.no_selftest,
     }
-    for name, path in (("model", options.model), ("--output", options.output)):
-        if path == "":
-            raise SglkError(f"{name}: expected a path, got an empty text")
-    target = options.target
-    if options.cpu_isa is not None:
-        if target != "cpu":
-            raise SglkError(f"--cpu-isa: expected --target cpu, got {target!r} (name one of them)")
-        target = f"cpu:{options.cpu_isa}"
-    with ProgressBars() as bars:
-        compiled = compile(
-            options.model,
-            target,
-            options.output,
-            progress=None if options.quiet else bars,
-            **chosen,
+
+
+def _target(options: argparse.Namespace) -> str:
+    if options.cpu_isa is None:
+        return str(options.target)
+    if options.target != "cpu":
+        raise SglkError(
+            f"--cpu-isa: expected --target cpu, got {options.target!r} (name one of them)"
         )
-    if not options.quiet:
-        print("\n".join(summary_lines(compiled.path, compiled.report)))
-    return 0
+    return f"cpu:{options.cpu_isa}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,22 +7,25 @@ from typing import Any
 
 from ..errors import FrontendError
 from .captured import Captured, Progress, describe
-from .model_files import open_model
+from .model_files import open_config, open_model
 from .weights import check_against
 
 
-def load_hf(path: str | Path, progress: Progress | None = None) -> Captured:
-    """Capture the model at ``path``.
+def load_hf(
+    path: str | Path, progress: Progress | None = None, *, has_weights: bool = True
+) -> Captured:
+    """Capture the model at ``path``; without ``has_weights`` its config is enough.
 
     Refuses with one sentence what is no model, a model type that transformers does not know, an
     architecture that is no causal language model, and weights that do not fit the config.
     """
-    files = open_model(path)
+    files = open_model(path) if has_weights else open_config(path)
     check_is_causal(files.config, str(path))
     from .capture import capture_causal_lm  # torch: a wrong path is refused without waiting for it
 
     graph = capture_causal_lm(files.config, progress)
-    check_against(files.source, {v.name: v.type.concrete({}) for v in graph.params})
+    if has_weights:
+        check_against(files.source, {v.name: v.type.concrete({}) for v in graph.params})
     text = files.config.get_text_config(decoder=True)
     info = describe(
         graph,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import FrontendError
+from .no_weights import NoWeights
 from .tokenizer_files import TokenizerFiles
 from .weights import WeightSource
 
@@ -20,6 +21,26 @@ class ModelFiles:
     source: WeightSource
     tokenizer: TokenizerFiles | None
     """None: the model has no tokenizer and takes token ids only."""
+
+
+def open_config(path: str | Path) -> ModelFiles:
+    """The same without weights: also a config file itself, or a folder that has no others."""
+    from .gguf_source import open_gguf
+    from .safetensors_source import read_config
+    from .tokenizer_files import tokenizer_from_folder
+
+    place = Path(path)
+    if place.suffix == ".gguf":
+        files = open_gguf(place)
+        return replace(files, source=NoWeights(str(place)))
+    folder = place.resolve().parent if place.suffix == ".json" else place.resolve()
+    is_named = place.suffix == ".json" and place.stem != "config"
+    return ModelFiles(
+        name=place.stem if is_named else folder.name,
+        config=read_config(place),
+        source=NoWeights(str(place)),
+        tokenizer=tokenizer_from_folder(folder) if place.suffix != ".json" else None,
+    )
 
 
 def open_model(path: str | Path) -> ModelFiles:

@@ -169,7 +169,7 @@ def _open_shards(folder: Path, index: Path) -> SafetensorsSource:
 
 def open_folder(folder: Path) -> ModelFiles:
     """A Hugging Face folder: config.json, safetensors, tokenizer files if any."""
-    config = _config(folder)
+    config = read_config(folder)
     source = open_weights(folder)
     return ModelFiles(
         name=folder.resolve().name,
@@ -179,16 +179,18 @@ def open_folder(folder: Path) -> ModelFiles:
     )
 
 
-def _config(folder: Path) -> Any:
+def read_config(folder: Path) -> Any:
+    """The transformers config of a folder, or in a JSON file."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
-    if not (folder / "config.json").is_file():
+    file = folder if folder.suffix == ".json" else folder / "config.json"
+    if not file.is_file():
         raise FrontendError(
             f"{folder}: expected a Hugging Face folder, got one without config.json "
             "(give the folder that save_pretrained wrote, or a .gguf file)"
         )
-    read_json(folder / "config.json")
+    read_json(file)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, StrictDataclassError) as error:

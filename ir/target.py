@@ -52,6 +52,8 @@ class Target:
     """`gated_linear` needs gate and up weights of a multiple of this many rows each."""
     activation_dtype: DType = F32
     """What kernels store for each other; arithmetic is f32 whatever it is."""
+    features: frozenset[str] = field(default_factory=frozenset)
+    """What the hardware has beyond the rest, by name: ``tensor_maps``, ``dependent_launch``."""
     handwritten: bool = True
     """Whether rows of kernels written by hand may be chosen."""
     batch_invariant: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from ..ir.interpret import evaluate
 from .artifact import ArtifactWriter
+from .artifact.fill import FEATURE, Fill
 from .artifact.program import Program
 from .kernel import Kernel
 from .lowering import Lowering, WeightUse
@@ -27,6 +28,12 @@ class Library:
 
     isa: str
     data: bytes
+    suffix: str = ".so"
+    """Of the member: ``.pack`` for kernels that are loaded one by one."""
+    resources: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """What each kernel takes on the chip, by symbol, for the report."""
+    members: Mapping[str, bytes] = field(default_factory=dict)
+    """What else has to travel with the kernels, by member name."""
 
 
 @dataclass
@@ -48,6 +55,8 @@ class Parts:
     selftest_tolerance: float = 1e-3
     selftest_pages: int = 0
     producer: str = ""
+    fill: Callable[[WeightUse], tuple[Fill, int] | None] | None = None
+    """How a weight is made on load, and its bytes; None: from the model's own numbers."""
 
 
 def write_artifact(
@@ -62,29 +71,33 @@ def write_artifact(
     symbols = sorted(parts.lowering.kernels)
     variants = []
     for library in parts.libraries:
-        member = f"kernels/{library.isa}.so"
+        member = f"kernels/{library.isa}{library.suffix}"
         writer.add_bytes(member, library.data)
+        for name, data in library.members.items():
+            writer.add_bytes(name, data)
         variants.append({"isa": library.isa, "library": member, "symbols": symbols})
-    entry = parts.program.entry
-    writer.add_bytes(f"programs/{entry}.json", parts.program.to_json())
+    programs = {p.entry: p for p in (parts.program, *parts.lowering.entries)}
+    for entry, program in programs.items():
+        writer.add_bytes(f"programs/{entry}.json", program.to_json())
     for name, plan in parts.plans.items():
         writer.add_bytes(f"plans/{name}.plan", plan)
-    writer.add_bytes("kernels.json", _json(kernel_records(parts.lowering)))
+    records = kernel_records(parts.lowering, parts.libraries)
+    writer.add_bytes("kernels.json", _json(records))
     writer.add_bytes("graph.txt", parts.graph_text.encode())
     for name, data in parts.files.items():
         writer.add_bytes(f"tokenizer/{name}", data)
     if parts.selftest:
         _write_selftest(writer, parts)
-    weights = write_weights(writer, parts.lowering.weights.values(), read, pack, progress)
+    weights = write_weights(writer, parts, read, pack, progress)
     writer.add_bytes("report.json", _json(report()))
     writer.finish(
         {
             "format": [1, 0],
-            "features": [],
+            "features": [FEATURE] if any("fill" in w for w in weights.values()) else [],
             "producer": parts.producer,
             "model": dict(parts.model),
             "target": {"name": parts.target, "page_size": parts.page_size, "variants": variants},
-            "programs": {entry: f"programs/{entry}.json"},
+            "programs": {entry: f"programs/{entry}.json" for entry in programs},
             "plans": {name: f"plans/{name}.plan" for name in parts.plans},
             "kernels": "kernels.json",
             "weights": weights,
@@ -97,10 +110,11 @@ def _json(value: object) -> bytes:
     return json.dumps(value, indent=1, allow_nan=False).encode()
 
 
-def kernel_records(lowering: Lowering) -> list[dict[str, object]]:
-    """What each kernel is and why its tile was chosen."""
+def kernel_records(lowering: Lowering, libraries: Sequence[Library]) -> list[dict[str, object]]:
+    """What each kernel is, why its tile was chosen, and what it takes on each chip."""
     return [
         _kernel_record(symbol, kernel, lowering)
+        | {"resources": {b.isa: b.resources[symbol] for b in libraries if symbol in b.resources}}
         for symbol, kernel in sorted(lowering.kernels.items())
     ]
 
@@ -112,32 +126,45 @@ def _kernel_record(symbol: str, kernel: Kernel, lowering: Lowering) -> dict[str,
         "source": kernel.function,
         "signature": dict(kernel.signature),
         "constants": dict(kernel.constants),
+        "options": dict(kernel.options),
         "tile": choice.reason() if choice else "",
         "refused_tiles": list(choice.refused) if choice else [],
     }
 
 
 def write_weights(
-    writer: ArtifactWriter, uses: Iterable[WeightUse], read: Read, pack: Pack, progress: Progress
+    writer: ArtifactWriter, parts: Parts, read: Read, pack: Pack, progress: Progress
 ) -> dict[str, dict[str, object]]:
-    """Evaluate, pack and stream each weight; returns the manifest's entries."""
+    """Evaluate, pack and stream each weight, or declare its fill; the manifest's entries."""
     records: dict[str, dict[str, object]] = {}
-    todo = list(uses)
+    todo = list(parts.lowering.weights.values())
     for done, use in enumerate(todo):
-        (array,) = evaluate([use.value], read)
-        packed = pack(use.name, array, use.value.type.dtype, use.layout)
-        blob = writer.add_blob([packed.data])
+        made = parts.fill(use) if parts.fill else None
+        content = _stored(writer, use, read, pack) if made is None else _filled(*made)
         records[use.name] = {
-            "blob": blob,
-            "bytes": writer.blob_bytes(blob),
             "dtype": use.value.type.dtype.name,
             "shape": list(use.value.type.concrete({})),
             "layout": use.layout,
-            "sections": {name: list(span) for name, span in packed.sections.items()},
-            "sha256": blob.rpartition("/")[2],
+            **content,
         }
         progress("packing weights", done + 1, len(todo))
     return records
+
+
+def _stored(writer: ArtifactWriter, use: WeightUse, read: Read, pack: Pack) -> dict[str, object]:
+    (array,) = evaluate([use.value], read)
+    packed = pack(use.name, array, use.value.type.dtype, use.layout)
+    blob = writer.add_blob([packed.data])
+    return {
+        "blob": blob,
+        "bytes": writer.blob_bytes(blob),
+        "sections": {name: list(span) for name, span in packed.sections.items()},
+        "sha256": blob.rpartition("/")[2],
+    }
+
+
+def _filled(fill: Fill, size: int) -> dict[str, object]:
+    return {"fill": fill.to_json(), "bytes": size, "sections": {"w": [0, size]}}
 
 
 def _write_selftest(writer: ArtifactWriter, parts: Parts) -> None:

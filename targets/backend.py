@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from .lowering import Lowering
 
 Progress = Callable[[str, int, int], None]
 GROUP = "sglk.backends"
-_OURS = {"cpu": ".cpu.backend"}
+_OURS = {"cpu": ".cpu.backend", "cuda": ".cuda.backend", "kunlun": ".kunlun.backend"}
 """Module of each target of ours, with a function `open_backend`."""
 
 
@@ -82,11 +82,33 @@ class Backend(Protocol):
     def pack_weight(self, name: str, array: Array, dtype: DType, layout: str) -> Packed:
         """A weight in a layout that one of the rows asked for."""
 
+    def row_granule(self, layout: str) -> int:
+        """Rows that a dense matrix in this layout is padded to a multiple of."""
+
     def plans(self, program: Program) -> Mapping[str, bytes]:
         """Launch plans by entry, in the form of the target's device; may be empty."""
 
     def why_not_here(self, choices: Choices) -> str:
         """Why this machine cannot run the result (then the self-test is left for later), or ""."""
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A backend that a lowering report can ask for more."""
+
+    def lower_partial(self, graph: Graph, target: Target) -> Lowering:
+        """As `Backend.lower`, but nodes that no row takes are left out, for the report."""
+
+    def explain(self, target: Target) -> Mapping[str, Any]:
+        """Plain data: ``facts`` of the chip, ``denied`` rows, what is done on the ``host``."""
+
+
+@runtime_checkable
+class HasEmulator(Protocol):
+    """A backend whose artifacts run without the chip too."""
+
+    emulator: str
+    """The device that stands in for it."""
 
 
 def known_backends() -> tuple[str, ...]:

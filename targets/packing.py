@@ -10,8 +10,11 @@ from ..errors import LoweringError
 from ..ir.blocks import BlockArray
 from ..ir.dtype import BF16, DType, round_bf16
 from ..ir.op import Array
-from .kernels.packing import BLOCK_TYPES, pack_blocks, pack_dense, sections
+from .kernels.packing import BLOCK_TYPES, LANES, pack_blocks, pack_dense, sections
 from .rows.linear import BLOCK_LAYOUT, DENSE_LAYOUT
+
+ROW_GRANULES = {"row": 1, DENSE_LAYOUT: LANES}
+"""Rows that a dense matrix is padded to a multiple of, by layout."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def make_report(
             "fusions": fusion_counts(step),
         },
         "rows": _rows(parts),
-        "kernels": kernel_records(parts.lowering),
+        "kernels": kernel_records(parts.lowering, parts.libraries),
         "costs": cost_records(parts.lowering, parts.program),
         "memory": {
             "arena_text": parts.program.arena_bytes,

@@ -12,7 +12,7 @@ from ..artifact.program import Program
 from ..assemble import Library
 from ..backend import Choices
 from ..lowering import Lowering
-from ..packing import Packed
+from ..packing import ROW_GRANULES, Packed
 from ..tilec import KernelCache, isa_supported
 from ..tilec.compiler import find_compiler
 from .build import build_library
@@ -20,6 +20,9 @@ from .compile import isa_names, lower, target_for
 from .device.plan_code import encode
 from .device.plan_file import to_bytes
 from .packing import pack_weight
+from .rows_native import TILE_LAYOUT
+from .table import TABLE
+from .tiles import LANES
 
 Progress = Callable[[str, int, int], None]
 
@@ -29,6 +32,7 @@ class CpuBackend:
 
     name = "cpu"
     activations = "f32"
+    table = TABLE
 
     def check(self, choices: Choices) -> None:
         isa_names(choices.arches)
@@ -54,6 +58,9 @@ class CpuBackend:
 
     def pack_weight(self, name: str, array: Array, dtype: DType, layout: str) -> Packed:
         return pack_weight(name, array, dtype, layout)
+
+    def row_granule(self, layout: str) -> int:
+        return {**ROW_GRANULES, TILE_LAYOUT: LANES}[layout]
 
     def plans(self, program: Program) -> Mapping[str, bytes]:
         return {program.entry: to_bytes(encode(program))}

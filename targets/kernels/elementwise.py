@@ -1,4 +1,4 @@
-"""Elementwise operators on f32 (and casts between float types and i32).
+"""Elementwise operators on floats, computed in f32 (and casts between float types and i32).
 
 Grid and limits
   unary, cast, gated   contiguous, n elements (i32): grid (cdiv(n, BLOCK), 1, 1)
@@ -84,10 +84,20 @@ def apply_binary(a, b, KIND: tl.constexpr):
 
 
 @triton.jit
+def load_number(p, mask, other):
+    """Narrow floats in f32, other numbers as they are."""
+    value = tl.load(p, mask=mask, other=other)
+    if p.dtype.element_ty == tl.bfloat16 or p.dtype.element_ty == tl.float16:
+        value = value.to(tl.float32)
+    return value
+
+
+@triton.jit
 def unary(x, y, n, KIND: tl.constexpr, BLOCK: tl.constexpr):
     """y = KIND(x)."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + i, apply_unary(tl.load(x + i, mask=i < n, other=1.0), KIND), mask=i < n)
+    result = apply_unary(load_number(x + i, i < n, 1.0), KIND)
+    tl.store(y + i, result.to(y.dtype.element_ty), mask=i < n)
 
 
 @triton.jit
@@ -132,10 +142,10 @@ def binary(
     """y = KIND(a, b) with broadcasting."""
     row = tl.program_id(1)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    left = tl.load(strided(a, a0, a1, a2, d1, d2, row) + i * A3, mask=i < d3, other=1.0)
-    right = tl.load(strided(b, b0, b1, b2, d1, d2, row) + i * B3, mask=i < d3, other=1.0)
+    left = load_number(strided(a, a0, a1, a2, d1, d2, row) + i * A3, i < d3, 1.0)
+    right = load_number(strided(b, b0, b1, b2, d1, d2, row) + i * B3, i < d3, 1.0)
     y += row.to(tl.int64) * d3
-    tl.store(y + i, apply_binary(left, right, KIND), mask=i < d3)
+    tl.store(y + i, apply_binary(left, right, KIND).to(y.dtype.element_ty), mask=i < d3)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Reductions over the last axis, f32.
+"""Reductions over the last axis of floats, in f32.
 
 Layouts: x f32 [rows, N] contiguous; y f32 [rows] (argmax: i32 [rows]; softmax: f32 [rows, N]).
 Grid: (rows, 1, 1), one program per row. Limits: N >= 1, BLOCK a power of two.
@@ -20,7 +20,7 @@ def load_or(p, at, fill, N: tl.constexpr, BLOCK: tl.constexpr):
         chunk = tl.load(p + i)
     else:
         chunk = tl.load(p + i, mask=i < N, other=fill)
-    return chunk
+    return chunk.to(tl.float32)
 
 
 @triton.jit
@@ -64,7 +64,7 @@ def reduce(x, y, N: tl.constexpr, KIND: tl.constexpr, BLOCK: tl.constexpr):
         value = tl.sum(total, 0)
         if KIND == "mean":
             value = value / N
-    tl.store(y + row, value)
+    tl.store(y + row, value.to(y.dtype.element_ty))
 
 
 @triton.jit

@@ -50,14 +50,14 @@ def operand(ctx: Lowering, value: Value, offset: Dim = 0) -> Operand:
 
 
 def accepts_floats(node: Node, target: Target) -> str:
-    wrong = [v for v in node.inputs if v.type.dtype != F32]
-    return f"expected f32, got {wrong[0].type.dtype}" if wrong else ""
+    wrong = [v for v in node.inputs if v.type.dtype not in (F32, BF16)]
+    return f"expected f32 or bf16, got {wrong[0].type.dtype}" if wrong else ""
 
 
 def accepts_numbers(node: Node, target: Target) -> str:
-    wrong = [v for v in node.inputs if v.type.dtype not in (F32, I32)]
+    wrong = [v for v in node.inputs if v.type.dtype not in (F32, BF16, I32)]
     if wrong:
-        return f"expected f32 or i32, got {wrong[0].type.dtype}"
+        return f"expected f32, bf16 or i32, got {wrong[0].type.dtype}"
     return accepts_rank(node, target)
 
 
@@ -244,7 +244,7 @@ def _emit_rows(function: str, node: Node, ctx: Lowering, constants: dict[str, ob
     x = node.inputs[0]
     n = int(x.type.shape[-1])
     arguments = {"x": operand(ctx, x), "y": ctx.memory(node.outputs[0])}
-    grid = (as_dim(x.type.size / n), 1, 1)
+    grid = (prod(x.type.shape[:-1]), 1, 1)
     ctx.launch(function, grid, arguments, {**constants, "N": n, "BLOCK": BLOCK})
 
 

@@ -1,0 +1,72 @@
+"""The CUDA target as the driver sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+
+from ...errors import LoweringError
+from ...ir.dtype import DType
+from ...ir.graph import Graph
+from ...ir.op import Array
+from ...ir.target import Target
+from ..artifact.program import Program
+from ..assemble import Library
+from ..backend import Choices
+from ..lowering import Lowering
+from ..packing import ROW_GRANULES, Packed
+from ..tilec import KernelCache
+from .build import build_libraries
+from .compile import lower
+from .entries import add_entries
+from .facts import chips_named, cuda_target
+from .packing import pack_weight
+
+Progress = Callable[[str, int, int], None]
+
+
+class CudaBackend:
+    """Triton -> cubins, one pack for each architecture; no GPU and no CUDA toolkit needed."""
+
+    name = "cuda"
+    activations = "bf16"
+
+    def check(self, choices: Choices) -> None:
+        chips_named(choices.arches)
+        if choices.activations != "bf16":
+            raise LoweringError(
+                f"--target cuda: expected --activations bf16, got {choices.activations} "
+                "(other activations run on the CPU)"
+            )
+        if find_spec("triton") is None:
+            raise LoweringError("--target cuda: expected Triton, got none (pip install triton)")
+
+    def target(self, choices: Choices) -> Target:
+        return cuda_target(chips_named(choices.arches))
+
+    def lower(self, graph: Graph, target: Target) -> Lowering:
+        lowering = lower(graph, target)
+        add_entries(lowering, target)
+        return lowering
+
+    def build(self, lowering: Lowering, choices: Choices, progress: Progress) -> list[Library]:
+        kernels = [lowering.kernels[symbol] for symbol in sorted(lowering.kernels)]
+        return build_libraries(kernels, chips_named(choices.arches), KernelCache(), progress)
+
+    def pack_weight(self, name: str, array: Array, dtype: DType, layout: str) -> Packed:
+        return pack_weight(name, array, dtype, layout)
+
+    def row_granule(self, layout: str) -> int:
+        return ROW_GRANULES[layout]
+
+    def plans(self, program: Program) -> Mapping[str, bytes]:
+        """The device encodes the program itself when it loads."""
+        return {}
+
+    def why_not_here(self, choices: Choices) -> str:
+        """The self-test needs a GPU: it is left to ``sglk verify`` on the machine that has one."""
+        return "it needs a GPU (run sglk verify there)"
+
+
+def open_backend() -> CudaBackend:
+    return CudaBackend()

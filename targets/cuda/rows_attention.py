@@ -1,0 +1,245 @@
+"""Rows for the KV cache and attention: a cache of one row per key, keys split up for decoding.
+
+K and V of a layer are [num_pages, kv_heads, page, head_dim] each.
+"""
+
+from __future__ import annotations
+
+import sympy
+
+from ...ir.dim import Dim, as_dim, cdiv, dim_max
+from ...ir.dtype import BF16
+from ...ir.graph import Node, Value
+from ...ir.ops.attention import PagedAttention, RopeWriteKv, WriteKv
+from ...ir.target import Target
+from ..lowering import Lowering, Operand, f32, i32
+from ..rows.cache import cache_operands
+from ..rows.linear import vector
+from ..rows.token import next_power_of_two, width
+from ..table import OperatorRow
+from .dependent import launch_options
+from .rows_token import HEADS_PER_PROGRAM, head_parts
+
+DECODE_KEYS = 128
+"""Keys of a block of decode attention: two pages."""
+DECODE_WAVES = 2
+"""Programs of decode attention for each multiprocessor."""
+MOST_SPLITS = 64
+MERGED_AT_ONCE = 16
+"""Parts that the combining kernel loads at a time."""
+PROMPT_ROWS, PROMPT_KEYS = 128, 128
+"""The tile of prompt attention."""
+
+
+def accepts_kv(node: Node, target: Target) -> str:
+    state = next(v.type for v in node.inputs if v.type.rank == 5)
+    if state.dtype != BF16:
+        return f"no kernel for a {state.dtype} cache"
+    return "" if isinstance(state.shape[4], int) else "expected a head_dim of known size"
+
+
+def accepts_attention(node: Node, target: Target) -> str:
+    op = node.op
+    assert isinstance(op, PagedAttention)
+    if op.page_size != target.page_size:
+        return f"expected pages of {target.page_size}, got {op.page_size}"
+    if op.scale <= 0:
+        return f"expected a scale above 0, got {op.scale}"
+    return accepts_kv(node, target)
+
+
+# Cache ----------------------------------------------------------------------------------------
+
+
+def emit_write_kv(node: Node, ctx: Lowering) -> None:
+    assert isinstance(node.op, WriteKv)
+    state, k, v, slots = node.inputs
+    kv_heads, head_dim = (int(d) for d in state.type.shape[3:])
+    arguments = {
+        "k": ctx.memory(k),
+        "v": ctx.memory(v),
+        "slots": ctx.memory(slots),
+        **cache_operands(ctx, state, node.op.layer),
+    }
+    pdl, options = launch_options(ctx.target)
+    constants = {
+        "KV_HEADS": kv_heads,
+        "D": head_dim,
+        "PAGE": ctx.target.page_size,
+        "BLOCK_H": HEADS_PER_PROGRAM,
+        "BLOCK_D": next_power_of_two(head_dim),
+        **pdl,
+    }
+    grid = (slots.type.size, 2 * head_parts(kv_heads), 1)
+    ctx.launch("rope_pages.write_kv", grid, arguments, constants, None, options)
+
+
+def emit_rope_write_kv(node: Node, ctx: Lowering) -> None:
+    op = node.op
+    assert isinstance(op, RopeWriteKv)
+    qkv, cos, sin, state, slots, *norms = node.inputs
+    kv_heads, head_dim = (int(d) for d in state.type.shape[3:])
+    arguments: dict[str, Operand | None] = {
+        "qkv": ctx.memory(qkv),
+        "cos": ctx.memory(cos),
+        "sin": ctx.memory(sin),
+        "q_norm": vector(ctx, norms[0]) if norms else None,
+        "k_norm": vector(ctx, norms[1]) if norms else None,
+        "slots": ctx.memory(slots),
+        "q": ctx.memory(node.outputs[0]),
+        "eps": f32(op.eps or 0.0),
+        **cache_operands(ctx, state, op.layer),
+    }
+    pdl, options = launch_options(ctx.target)
+    constants = {
+        "HEADS": op.heads,
+        "KV_HEADS": kv_heads,
+        "D": head_dim,
+        "HALF": width(cos),
+        "INTERLEAVED": op.interleaved,
+        "PAGE": ctx.target.page_size,
+        "BLOCK_H": HEADS_PER_PROGRAM,
+        "BLOCK_HALF": next_power_of_two(width(cos)),
+        "BLOCK_D": next_power_of_two(head_dim),
+        **pdl,
+    }
+    grid = (slots.type.size, head_parts(op.heads, kv_heads, kv_heads), 1)
+    ctx.launch("rope_pages.rope_write_kv", grid, arguments, constants, None, options)
+
+
+# Attention ------------------------------------------------------------------------------------
+
+
+def emit_paged_attention(node: Node, ctx: Lowering) -> None:
+    """Sequences with one query by one kernel, those with more by another: a step may mix both.
+
+    A step of as many tokens as sequences has no prompt (the device pads no other step to that), so
+    it launches no program of the second.
+    """
+    op = node.op
+    assert isinstance(op, PagedAttention)
+    q, state, query_start, seq_lens, page_table, *sinks = node.inputs
+    shared: dict[str, Operand | None] = {
+        "query_start": ctx.memory(query_start),
+        "seq_lens": ctx.memory(seq_lens),
+        "y": ctx.memory(node.outputs[0]),
+        "scale": f32(op.scale),
+    }
+    reading: dict[str, Operand | None] = {
+        "q": ctx.memory(q),
+        **cache_operands(ctx, state, op.layer),
+        "page_table": ctx.memory(page_table),
+        "sinks": vector(ctx, sinks[0]) if sinks else None,
+        "seqs": i32(page_table.type.shape[0]),
+        "pages": i32(page_table.type.shape[1]),
+    }
+    _decode(node, op, ctx, shared, reading)
+    if ctx.bucket.high != 1:
+        _prompts(node, op, ctx, shared | reading)
+
+
+def _head_constants(node: Node, op: PagedAttention, ctx: Lowering) -> dict[str, object]:
+    kv_heads, head_dim = (int(d) for d in node.inputs[1].type.shape[3:])
+    return {
+        "KV_HEADS": kv_heads,
+        "GROUP": int(node.inputs[0].type.shape[1]) // kv_heads,
+        "D": head_dim,
+        "PAGE": ctx.target.page_size,
+        "WINDOW": op.window or 0,
+        "SOFTCAP": op.softcap or 0.0,
+        "BLOCK_D": next_power_of_two(head_dim),
+    }
+
+
+def splits(ctx: Lowering, kv_heads: int, page_table: Value) -> Dim:
+    """Parts of a sequence, so that a chip is full; no more than there are blocks of keys."""
+    seqs, pages = page_table.type.shape
+    units = DECODE_WAVES * ctx.target.programs
+    fill = sympy.floor(units / (kv_heads * sympy.sympify(seqs)))
+    blocks = cdiv(as_dim(sympy.sympify(pages) * ctx.target.page_size), DECODE_KEYS)
+    return as_dim(sympy.Min(blocks, sympy.sympify(dim_max(2, sympy.Min(fill, MOST_SPLITS)))))
+
+
+def _decode(
+    node: Node,
+    op: PagedAttention,
+    ctx: Lowering,
+    shared: dict[str, Operand | None],
+    reading: dict[str, Operand | None],
+) -> None:
+    """Keys of a sequence in parts, then the parts merged."""
+    heads, page_table = int(node.inputs[0].type.shape[1]), node.inputs[4]
+    seqs = page_table.type.shape[0]
+    constants = _head_constants(node, op, ctx)
+    kv_heads, head_dim = int(str(constants["KV_HEADS"])), int(str(constants["D"]))
+    parts = splits(ctx, kv_heads, page_table)
+    size = as_dim(sympy.sympify(seqs) * parts * heads * (head_dim + 4))
+    common = {**shared, "partials": ctx.scratch(size, "partials"), "splits": i32(parts)}
+    pdl, options = launch_options(ctx.target)
+    pdl |= {"BLOCK_N": DECODE_KEYS, "BLOCK_S": MERGED_AT_ONCE, "SPLIT": 0, "LEAST": 1}
+    decode = {
+        **constants,
+        **pdl,
+        "BLOCK_M": max(16, next_power_of_two(heads // kv_heads)),
+        "MERGE": "combine",
+    }
+    ctx.launch(
+        "decode_attention.decode_attention",
+        (kv_heads, seqs, parts),
+        {**common, **reading, "counters": None},
+        decode,
+        None,
+        options | {"num_warps": 4, "num_stages": 3},
+    )
+    kept = {name: constants[name] for name in ("D", "WINDOW", "SOFTCAP", "BLOCK_D")}
+    ctx.launch(
+        "decode_attention.combine_attention",
+        (heads, seqs, 1),
+        common,
+        {**kept, **pdl, "HEADS": heads},
+        None,
+        options | {"num_warps": 4, "num_stages": 1},
+    )
+
+
+def _prompts(
+    node: Node, op: PagedAttention, ctx: Lowering, arguments: dict[str, Operand | None]
+) -> None:
+    constants = _head_constants(node, op, ctx)
+    kv_heads, group = int(str(constants["KV_HEADS"])), int(str(constants["GROUP"]))
+    tokens, seqs = (sympy.sympify(node.inputs[i].type.shape[0]) for i in (0, 4))
+    has_prompts = sympy.Min(1, sympy.sympify(dim_max(0, as_dim(tokens - seqs))))
+    tiles = (sympy.floor(tokens * group / PROMPT_ROWS) + seqs) * has_prompts
+    pdl, options = launch_options(ctx.target)
+    ctx.launch(
+        "flash_attention.flash_attention",
+        (kv_heads, as_dim(tiles), 1),
+        arguments,
+        {
+            **constants,
+            **pdl,
+            "BLOCK_M": PROMPT_ROWS,
+            "BLOCK_N": PROMPT_KEYS,
+            "MIN_QUERIES": 2,
+            "LOADS": "pointers",
+            "AHEAD": 0,
+        },
+        None,
+        options | {"num_warps": 8, "num_stages": 2},
+    )
+
+
+ROWS = (
+    OperatorRow("write_kv", "triton-write-rows", "triton", 20, accepts_kv, emit_write_kv),
+    OperatorRow(
+        "rope_write_kv", "triton-rope-write-rows", "triton", 20, accepts_kv, emit_rope_write_kv
+    ),
+    OperatorRow(
+        "paged_attention",
+        "triton-split-attention",
+        "triton",
+        20,
+        accepts_attention,
+        emit_paged_attention,
+    ),
+)
