@@ -25,6 +25,7 @@ from .strides import base_argument, lane_axis
 
 _SILENT = frozenset(
     ("scf.yield", "tt.return", "scf.condition", "tt.reduce.return", "tt.scan.return")
+    + ("ttg.barrier", "gpu.barrier")  # a program is one thread here, its stores are in order
 )
 HEAVY = frozenset(("tt.store", "tt.dot", "tt.reduce", "tt.scan", "scf.for", "scf.while"))
 _EFFECTS = frozenset(("tt.store", "tt.atomic_rmw", "tt.atomic_cas"))
