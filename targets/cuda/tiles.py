@@ -81,9 +81,10 @@ GEMV_ROW_BLOCKS = ((2, 512, 2), (4, 512, 4), (2, 1024, 4), (4, 256, 2))
 def _gemv(m: int, k: int, gated: bool) -> Iterator[LinearConfig]:
     rows = 1 << (m - 1).bit_length()
     for block_n, block_k, warps in GEMV_BLOCKS if m == 1 else GEMV_ROW_BLOCKS:
-        if block_k > 2 * k or (gated and block_n > 4):
+        if gated and block_n > 4:
             continue
-        tile = {"ROWS": rows, "BLOCK_N": block_n, "BLOCK_K": block_k}
+        fit = min(block_k, max(32, 1 << (k - 1).bit_length()))
+        tile = {"ROWS": rows, "BLOCK_N": block_n, "BLOCK_K": fit}
         yield LinearConfig("gemv.linear", tile, warps, 1, 1, 1024)
 
 

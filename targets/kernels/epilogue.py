@@ -43,11 +43,11 @@ def scale_and_shift(acc, scale, bias, w_rows, exists):
 
 @triton.jit
 def finish(
-    acc, up, scale, bias, residual, y, m, column, rows,
+    acc, up, scale, bias, residual, y, m, first, rows,
     N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """From sums to y, at rows m and a column of tiles of OUTPUTS; up: where GATED, the up half."""
-    n = column * OUTPUTS + tl.arange(0, OUTPUTS)
+    """From sums to y, at rows m and OUTPUTS columns from first; up: where GATED, the up half."""
+    n = first + tl.arange(0, OUTPUTS)
     exists = n < N
     out = activate(scale_and_shift(acc, scale, bias, n, exists), ACT)
     if GATED:
@@ -62,6 +62,27 @@ def finish(
 
 
 @triton.jit
+def finish_columns(
+    acc, scale, bias, residual, y, m, first, rows,
+    N: tl.constexpr, ACT: tl.constexpr, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """WIDTH columns from first; wide f32 outputs in halves, to take less shared memory."""
+    if y.dtype.element_ty == tl.float32 and BLOCK_M * WIDTH > 64 * 128:
+        left, right = halves(acc, BLOCK_M, WIDTH)
+        finish_columns(
+            left, scale, bias, residual, y, m, first, rows, N, ACT, BLOCK_M, WIDTH // 2
+        )  # fmt: skip
+        finish_columns(
+            right, scale, bias, residual, y, m, first + WIDTH // 2, rows,
+            N, ACT, BLOCK_M, WIDTH // 2,
+        )  # fmt: skip
+    else:
+        finish(
+            acc, acc, scale, bias, residual, y, m, first, rows, N, ACT, False, WIDTH
+        )  # fmt: skip
+
+
+@triton.jit
 def finish_tile(
     acc, scale, bias, residual, y, row, column, rows,
     N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
@@ -70,9 +91,12 @@ def finish_tile(
     """The whole tile at (row, column), counted in tiles."""
     m = row * BLOCK_M + tl.arange(0, BLOCK_M)
     if GATED:
+        HALF: tl.constexpr = BLOCK_N // 2
         gate, up = halves(acc, BLOCK_M, BLOCK_N)
         finish(
-            gate, up, scale, bias, residual, y, m, column, rows, N, ACT, True, BLOCK_N // 2
+            gate, up, scale, bias, residual, y, m, column * HALF, rows, N, ACT, True, HALF
         )  # fmt: skip
     else:
-        finish(acc, acc, scale, bias, residual, y, m, column, rows, N, ACT, False, BLOCK_N)
+        finish_columns(
+            acc, scale, bias, residual, y, m, column * BLOCK_N, rows, N, ACT, BLOCK_M, BLOCK_N
+        )  # fmt: skip

@@ -138,6 +138,7 @@ def finish_part(
                 up = sum_parts(partials, first, last, r, OUTPUTS, SIZE, CHUNK, OUTPUTS, BLOCK_N)
             m = row * BLOCK_M + r + tl.arange(0, CHUNK)
             finish(
-                out, up, scale, bias, residual, y, m, column, rows, N, ACT, GATED, OUTPUTS
+                out, up, scale, bias, residual, y, m, column * OUTPUTS, rows,
+                N, ACT, GATED, OUTPUTS,
             )  # fmt: skip
         tl.store(locks + tile, 0)
