@@ -68,6 +68,8 @@ class Lowering:
         self.target = target
         self.selection = selection
         self.kernels: dict[str, Kernel] = {}
+        self.entries: list[Program] = []
+        """Programs that a target adds beside the graph's own; their kernels are in `kernels`."""
         self.weights: dict[tuple[Value, str], WeightUse] = {}
         self.tiles: dict[str, TileChoice] = {}
         self.emitted: list[list[tuple[Node, int]]] = []

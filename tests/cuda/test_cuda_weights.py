@@ -12,25 +12,45 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sglk.targets.artifact import FORMAT, Artifact, ArtifactWriter
+from sglk.targets.artifact import (
+    FORMAT,
+    Arg,
+    Artifact,
+    ArtifactWriter,
+    Bucket,
+    Buffer,
+    Call,
+    Program,
+)
 from sglk.targets.artifact.fill import FEATURE, FILL_BLOCK, Fill, fill_array
 from sglk.targets.artifact.kernel_pack import PackedKernel
 from sglk.targets.cuda.device import weights
+from sglk.targets.cuda.device.bound_program import BoundProgram
 from sglk.targets.cuda.device.driver import Grid
 from sglk.targets.cuda.device.kernel_table import KernelTable
 from sglk.targets.cuda.device.memory import DeviceMemory
 from sglk.targets.cuda.device.null_driver import NullDriver
+from sglk.targets.cuda.device.program_code import encode
 
 FILL = Fill(seed=0xFFFFFFF0, mean=1.0, step=2.0**-25)
-FILL_META = {"num_warps": 4, "params": ["*bf16", "i64", "i32", "fp32", "fp32"]}
+FILL_META = {"num_warps": 4, "params": ["*bf16", "i64", "i32", "i32", "i32"]}
+NUMBERS = ("count", "seed", "step", "mean")
+
+
+def fill_program() -> Program:
+    arguments = [Arg("buffer", "weight"), Arg("i64", "count")]
+    arguments += [Arg("i32", name) for name in NUMBERS[1:]]
+    call = Call("fill", (f"cdiv(count, {FILL_BLOCK})", "1", "1"), tuple(arguments))
+    weight = Buffer("weight", "bf16", ("count",), "output", "0", "count * 2")
+    return Program("fill_bf16", NUMBERS, (), (weight,), (), (), "0", (Bucket(None, (call,)),))
 
 
 def make_fill(grid: Grid, words: Sequence[int]) -> None:
     """What targets/kernels/fill.py does."""
-    address, count, seed = words[:3]
-    step, mean = np.array(words[3:5], np.int64).astype(np.uint32).view(np.float32)
+    address, count = words[:2]
+    seed, step, mean = np.array(words[2:5], np.int64).astype(np.uint32)
     assert grid.x == -(-count // FILL_BLOCK) and seed == FILL.seed
-    fill = Fill(seed, float(mean), float(step))
+    fill = Fill(int(seed), float(mean.view(np.float32)), float(step.view(np.float32)))
     data = fill_array(fill, count, "bf16").tobytes()
     ctypes.memmove(address, data, len(data))
 
@@ -81,12 +101,14 @@ def test_every_byte_arrives(
 ) -> None:
     """Chunks are small here, so that some weights take several and some share one."""
     monkeypatch.setattr(weights, "CHUNK_BYTES", 4096)
-    driver = NullDriver(kernels={"fill_bf16": make_fill})
+    driver = NullDriver(kernels={"fill": make_fill})
     memory = DeviceMemory(driver, "stream")
-    pack = {"fill_bf16": PackedKernel(FILL_META, b"")} if has_kernel else {}
-    kernels = KernelTable(driver, pack, "pack")
+    kernels = KernelTable(driver, {"fill": PackedKernel(FILL_META, b"")}, "pack")
+    code = encode(fill_program())
+    bound = BoundProgram(driver, "stream", code, kernels, memory, num_pages=1)
+    programs = {"fill_bf16": bound} if has_kernel else {}
     with caplog.at_level(logging.INFO):
-        weights.load_weights(driver, "stream", memory, kernels, artifact, list(artifact.weights))
+        weights.load_weights(driver, "stream", memory, programs, artifact, list(artifact.weights))
     for name, wanted in contents.items():
         key = ("weight", name.replace(" ", "_"))
         assert memory.address(key) % 256 == 0 and memory.num_bytes(key) == len(wanted)

@@ -80,15 +80,15 @@ class CudaExecutable:
         driver = self._driver
         codes = [encode(artifact.program(entry)) for entry in artifact.entries]
         kernels = KernelTable(driver, pack, f"{artifact.path}: {self.isa}")
-        names = dict.fromkeys(name for code in codes for name in code.weights)
-        load_weights(driver, self._stream, self._memory, kernels, artifact, names)
-        self._allocate_states(codes)
         self._programs = {
             code.entry: BoundProgram(
                 driver, self._stream, code, kernels, self._memory, self.num_pages
             )
             for code in codes
         }
+        names = dict.fromkeys(name for code in codes for name in code.weights)
+        load_weights(driver, self._stream, self._memory, self._programs, artifact, names)
+        self._allocate_states(codes)
         self._in_flight: deque[Slot] = deque()
         self._latest: Slot | None = None
         self._logits = DeviceLogits(self._reader, 0, 0, self.vocab_size)
@@ -105,7 +105,8 @@ class CudaExecutable:
         usual = largest(self.max_tokens, min(self.max_tokens, TYPICAL_SEQS), pages)
         every_row = padded(StepSizes(self.max_tokens, self.max_tokens, 1, self.max_tokens)).rows
         for program in self._programs.values():
-            self._memory.ensure(("arena", ""), program.arena_bytes(usual._asdict()))
+            if set(program.code.own_symbols) <= STEP_SYMBOLS:
+                self._memory.ensure(("arena", ""), program.arena_bytes(usual._asdict()))
         self._memory.ensure(LOGITS, aligned(4 * usual.rows * self.vocab_size))
         # Tokens of the step before are read by the one after: their memory must never move.
         self._memory.ensure(IDS, aligned(4 * max(usual.rows, every_row)))

@@ -47,7 +47,10 @@ def padded(sizes: StepSizes) -> StepSizes:
         return StepSizes(tokens, tokens, pages, tokens)
     tile = SMALL_TILE if sizes.tokens <= 128 else TILE if sizes.tokens <= 1024 else LARGE_TILE
     rows = _power_of_two(sizes.rows) if sizes.rows else 0
-    return StepSizes(-(-sizes.tokens // tile) * tile, _power_of_two(sizes.seqs), pages, rows)
+    seqs = _power_of_two(sizes.seqs)
+    # As many tokens as sequences is how a program knows a decode step.
+    tokens = max(sizes.tokens, seqs + 1)
+    return StepSizes(-(-tokens // tile) * tile, seqs, pages, rows)
 
 
 def largest(max_tokens: int, seqs: int, pages: int) -> StepSizes:

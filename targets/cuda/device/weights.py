@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...artifact import Artifact
-from ...artifact.fill import DTYPES, FILL_BLOCK, Fill
+from ...artifact.fill import DTYPES, Fill
+from .bound_program import BoundProgram, Launches
 from .driver import Driver, Handle
-from .kernel_table import KernelTable
 from .memory import ALIGNMENT, DeviceMemory, aligned
 
 CHUNK_BYTES = 16 << 20
@@ -24,6 +23,8 @@ NUM_WORKERS = 6
 """Threads that copy from the page cache into pinned memory, each with a chunk of its own; one of
 them moves about 3 GB/s, the bus takes over 20."""
 REGION = ("weights", "")
+FILL = "fill_"
+"""What the entries that make weights start with; their dtype follows."""
 _log = logging.getLogger(__name__)
 
 
@@ -67,7 +68,7 @@ def load_weights(
     driver: Driver,
     stream: Handle,
     memory: DeviceMemory,
-    kernels: KernelTable,
+    programs: Mapping[str, BoundProgram],
     artifact: Artifact,
     names: Iterable[str],
 ) -> None:
@@ -77,7 +78,7 @@ def load_weights(
     for weight in placed:
         memory.place(("weight", weight.name), start + weight.offset, weight.num_bytes)
     began = time.perf_counter()
-    fillers = _Fillers(driver, stream, kernels)
+    fillers = _Fillers(driver, memory, programs)
     first = {weight.offset: weight for weight in placed}.values()
     pieces = [p for weight in first for p in _pieces(artifact, weight, fillers, start)]
     _upload(driver, start, pieces)
@@ -104,32 +105,28 @@ def _pieces(artifact: Artifact, weight: Placed, fillers: _Fillers, start: int) -
 
 
 class _Fillers:
-    """The kernels ``fill_<dtype>`` of the pack (targets/kernels/fill.py)."""
+    """The programs ``fill_<dtype>``: symbols count, seed, step and mean, output weight."""
 
-    def __init__(self, driver: Driver, stream: Handle, kernels: KernelTable) -> None:
+    def __init__(
+        self, driver: Driver, memory: DeviceMemory, programs: Mapping[str, BoundProgram]
+    ) -> None:
         self._driver = driver
-        self._stream = stream
-        self._kernels = kernels
-        self._kept: list[object] = []
+        self._memory = memory
+        self._programs = programs
+        self._kept: list[Launches] = []
 
     def can_make(self, dtype: str) -> bool:
-        return f"fill_{dtype}" in self._kernels
+        return f"{FILL}{dtype}" in self._programs
 
     def make(self, fill: Fill, dtype: str, address: int, num_bytes: int) -> None:
         """Queue making one weight."""
-        count = num_bytes // DTYPES[dtype]
-        if not count:
-            return
-        kernel = self._kernels[f"fill_{dtype}"]
-        words = np.zeros(7, np.int64)
-        words[:3] = address, count, fill.seed
-        words[3:5] = np.array([fill.step, fill.mean], np.float32).view(np.uint32)
-        pointers = (words.ctypes.data + 8 * np.arange(7)).astype(np.uint64)
-        grid = kernel.grid(math.ceil(count / FILL_BLOCK), 1, 1)
-        at = int(pointers.ctypes.data)
-        launch = self._driver.prepare(kernel.function, grid, at, len(words), self._stream)
-        self._driver.launch([launch])
-        self._kept.append((words, pointers))
+        step, mean = np.array([fill.step, fill.mean], np.float32).view(np.int32).tolist()
+        seed = int(np.uint32(fill.seed).astype(np.int32))
+        numbers = {"count": num_bytes // DTYPES[dtype], "seed": seed, "step": step, "mean": mean}
+        self._memory.place(("output", "weight"), address, num_bytes)
+        launches = self._programs[f"{FILL}{dtype}"].prepare(numbers, {})
+        self._driver.launch(launches.calls)
+        self._kept.append(launches)
 
 
 def _upload(driver: Driver, start: int, pieces: Sequence[Piece]) -> None:
