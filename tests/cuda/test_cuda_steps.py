@@ -175,6 +175,18 @@ def test_steps_run_ahead_of_the_host(load: Load, toy: Any, top_k: int) -> None:
         executable.collect()
 
 
+def test_layouts_share_memory_without_minding_each_other(load: Load, toy: Any) -> None:
+    """Words between the inputs of one layout are inputs of another one, negative tokens too."""
+    executable = load()
+    for count in (5, 1, 4, 2, 3, 1, 5):
+        chunks = [([3, 1], 0, page) for page in FIRST_PAGES[:count]]
+        executable.submit(toy.batch(chunks), draws([1] * count))
+        chunks = [([-1 - row], 2, page) for row, page in enumerate(FIRST_PAGES[:count])]
+        executable.submit(toy.batch(chunks), draws([1] * count))
+        assert executable.collect().tolist() == [toy.next_token([3, 1])] * count
+        assert executable.collect().tolist() == [toy.next_token([3, 1, 6])] * count
+
+
 def test_three_steps_in_flight_are_one_too_many(load: Load, toy: Any) -> None:
     executable = load()
     step = toy.batch([([1], 0, 1)])

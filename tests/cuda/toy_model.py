@@ -155,7 +155,7 @@ def write_artifact(
         writer.finish({
             "format": list(FORMAT), "features": [], "producer": "test",
             "model": {"name": "toy", "architecture": "toy", "vocab_size": VOCAB,
-                      "context_length": 64, "num_layers": 1},
+                      "context_length": 256, "num_layers": 1},
             "target": {"name": target, "page_size": PAGE, "variants": [variant]},
             "programs": {p.entry: f"programs/{p.entry}.json" for p in programs},
             "weights": {"head": record},

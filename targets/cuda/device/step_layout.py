@@ -11,7 +11,7 @@ from ....errors import DeviceError
 from ...device import SAMPLED_ROW, STEP_FIELDS, Int32s, StepBatch
 from .step_sizes import StepSizes
 
-INT32_MAX = 2**31 - 1
+INT32_MAX, UINT32_MAX = 2**31 - 1, 2**32 - 1
 ALIGNED_WORDS = 32
 """Each input starts at a multiple of 128 bytes: kernels are promised aligned pointers."""
 DRAW_FIELDS = tuple(name for name in SAMPLED_ROW.names or () if name != "row")
@@ -37,7 +37,8 @@ class StepLayout:
             self.places[name] = (at, count)
             at = _aligned(at + count)
         self.num_words = at
-        self.limits = np.zeros(at, np.uint32)
+        # Between two inputs lies whatever other layouts have left there.
+        self.limits = np.full(at, UINT32_MAX, np.uint32)
         """Highest value of each word; a negative one is high as well."""
         for name, bound in zip(STEP_FIELDS, bounds, strict=True):
             first, count = self.places[name]
@@ -63,10 +64,8 @@ class StagedStep:
     def __init__(self, layout: StepLayout, block: NDArray[np.int32], where: str) -> None:
         self.layout = layout
         self._where = where
-        self._words = block[: layout.num_words]
-        self._unsigned = self._words.view(np.uint32)
+        self._unsigned = block[: layout.num_words].view(np.uint32)
         self._is_outside = np.zeros(layout.num_words, np.bool_)
-        self._words[:] = 0
         self._views = {
             name: block[first : first + count] for name, (first, count) in layout.places.items()
         }
