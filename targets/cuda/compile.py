@@ -10,12 +10,14 @@ from ...ir.dim import Dim, parse_dim
 from ...ir.graph import Graph
 from ...ir.target import Target
 from ...passes.select_rows import select_rows
-from ..lowering import Lowering, Operand
+from ..artifact.program import Program
+from ..lowering import STEP, Lowering, Operand
 from .table import DENIED, TABLE
 
 ALIGNED = 16
 """Bytes; pointers that are multiples of it are promised to the compiler, for wide loads."""
-DEFAULTS = {"num_warps": 4, "num_stages": 3}
+LOGITS = "logits"
+DEFAULTS: dict[str, object] = {"num_warps": 4, "num_stages": 3}
 
 
 class CudaLowering(Lowering):
@@ -29,6 +31,13 @@ class CudaLowering(Lowering):
     ) -> tuple[tuple[str, object], ...]:
         aligned = tuple(sorted(name for name, operand in present.items() if is_aligned(operand)))
         return tuple(sorted({**DEFAULTS, **options, "aligned": aligned}.items()))
+
+    def program(self, entry: str, symbols: tuple[str, ...]) -> Program:
+        """The device reads a step's one output by its name."""
+        outputs = self._outputs()
+        if entry == STEP and len(outputs) == 1:
+            outputs[0].name = LOGITS
+        return super().program(entry, symbols)
 
 
 def is_aligned(operand: Operand) -> bool:
