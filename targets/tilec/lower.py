@@ -23,10 +23,10 @@ from .pointers import store_text
 from .storage import Bound, new_memory
 from .strides import base_argument, lane_axis
 
-_SILENT = frozenset(
-    ("scf.yield", "tt.return", "scf.condition", "tt.reduce.return", "tt.scan.return")
-    + ("ttg.barrier", "gpu.barrier")  # a program is one thread here, its stores are in order
-)
+_ENDS = ("scf.yield", "tt.return", "scf.condition", "tt.reduce.return", "tt.scan.return")
+_BARRIERS = ("ttg.barrier", "gpu.barrier")
+"""A program is one thread here, its stores are in order."""
+_SILENT = frozenset((*_ENDS, *_BARRIERS))
 HEAVY = frozenset(("tt.store", "tt.dot", "tt.reduce", "tt.scan", "scf.for", "scf.while"))
 _EFFECTS = frozenset(("tt.store", "tt.atomic_rmw", "tt.atomic_cas"))
 
@@ -129,7 +129,8 @@ class _Lowering:
             em.scopes[0].lines += self.emulation.epilogue()
             signature += ", Emulation* emulation"
             tables = "\n".join(self.emulation.tables())
-            head = head.replace("using", '#include "emulation.h"\nusing') + tables + "\n"
+            own = '#include "emulation.h"\n#include "transpose.h"\nusing'
+            head = head.replace("using", own) + tables + "\n"
         body = "\n".join(f"  {line}" for line in em.scopes[0].lines)
         return f'{head}extern "C" void {symbol}({signature}) {{\n{body}\n}}\n'
 

@@ -117,8 +117,32 @@ def compute(ctx: Context, value: Value, form: str) -> Storage:
 
 
 def fill(ctx: Context, memory: Memory, value: Value) -> None:
-    for index in tile(ctx, memory.shape, [value], lane_axis(value)):
+    axis = lane_axis(value)
+    if axis == 0 and ctx.emulation is not None and _turns(memory, value):
+        _fill_turned(ctx, memory, value)
+        return
+    for index in tile(ctx, memory.shape, [value], axis):
         memory.write(ctx.em, index, ctx.at(value, index))
+
+
+def _turns(memory: Memory, value: Value) -> bool:
+    """A matrix of floats in whole blocks of 16 x 16."""
+    is_float = isinstance(value.element, Scalar) and value.element.is_float
+    blocks = len(memory.shape) == 2 and not any(size % LANES for size in memory.shape)
+    return is_float and blocks and value.element != Scalar("f64")
+
+
+def _fill_turned(ctx: Context, memory: Memory, value: Value) -> None:
+    """A value that is read along its columns: blocks are turned in registers, not element-wise."""
+    em, (rows, columns) = ctx.em, memory.shape
+    with loop(em, columns, LANES) as n, loop(em, rows, LANES) as k:
+        vectors = [
+            em.lanes(ctx.at(value, Index((lane_index(k), em.add(n, constant(j, I32))))))
+            for j in range(LANES)
+        ]
+        block, at = em.name("block"), memory.at(em, Index((k, n))).text
+        em.line(f"const vf {block}[16] = {{{', '.join(vectors)}}};")
+        em.line(f"store_turned({at}, {columns}, {block});")
 
 
 def tile(

@@ -218,3 +218,17 @@ def toy_logits(token_ids, slots, logit_rows, table, state, y, VOCAB: tl.constexp
     i = tl.arange(0, VOCAB)
     held = tl.load(state + tl.load(slots + t))
     tl.store(y + row * VOCAB + i, tl.load(table + tl.load(token_ids + t) * VOCAB + i) + held)
+
+
+@triton.jit
+def matmul_t(a, b, c, K, M: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """c[M, N] = a[M, K] @ b[N, K]^T, one program."""
+    m = tl.arange(0, M)
+    n = tl.arange(0, N)
+    k = tl.arange(0, BLOCK_K)
+    acc = tl.zeros((M, N), tl.float32)
+    for at in range(0, K, BLOCK_K):
+        left = tl.load(a + m[:, None] * K + at + k[None, :])
+        right = tl.load(b + n[:, None] * K + at + k[None, :]).to(tl.float32)
+        acc = tl.dot(left, tl.trans(right), acc, input_precision="ieee")
+    tl.store(c + m[:, None] * N + n[None, :], acc)

@@ -50,6 +50,19 @@ def test_counts_of_loops_and_products(
     assert packed.meta["engine"] == 1
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_turned_right_side(
+    bench: Any, kernels: ModuleType, rng: np.random.Generator, dtype: type
+) -> None:
+    """Blocks of the tile are turned in registers on the way."""
+    a, b = rng.standard_normal((16, 96)).astype(np.float32), rng.standard_normal((48, 96))
+    weight, c = b.astype(dtype), np.zeros((16, 64), np.float32)
+    padded = np.concatenate([weight, weight[:16]])
+    constants = {"M": 16, "N": 64, "BLOCK_K": 32}
+    bench.run(kernels.matmul_t, (1, 1, 1), constants, a=a, b=padded, c=c, K=96)
+    np.testing.assert_allclose(c, a @ padded.T.astype(np.float32), rtol=2e-5, atol=2e-5)
+
+
 def test_a_reduction_over_chunks(bench: Any, kernels: ModuleType, rng: np.random.Generator) -> None:
     x = rng.standard_normal((30, 256)).astype(np.float32)
     y = np.zeros(30, np.float32)
