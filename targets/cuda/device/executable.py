@@ -30,7 +30,7 @@ from .memory import DeviceMemory, aligned
 from .named_run import run_named
 from .program_code import ProgramCode, encode
 from .reader import DeviceLogits, Reader
-from .recipes import ARGMAX, IDS, INPUTS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP, RecipeBook
+from .recipes import ARGMAX, IDS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP, RecipeBook
 from .slots import MAX_IN_FLIGHT, Slot, SlotRing
 from .step_layout import sizes_of
 from .step_sizes import StepSizes, largest, padded
@@ -215,7 +215,7 @@ class CudaExecutable:
         driver = self._driver
         driver.use()
         sizes = sizes_of(batch, self.max_tokens, driver.where)
-        recipe = self._book.get(padded(sizes), ending)
+        recipe = self._book.get(sizes, ending)
         slot = self._ring.take()
         layout = recipe.layout
         staged = slot.stage(layout)
@@ -226,19 +226,18 @@ class CudaExecutable:
         if rows is not None and ending == SAMPLE:
             staged.fill_draws(rows, self._draws.dtypes)
             num_words = layout.num_words_with_draws
-        address = self._memory.address(INPUTS)
-        driver.copy_in(address, slot.inputs_address, 4 * num_words, self._stream)
+        driver.copy_in(recipe.inputs_address, slot.inputs_address, 4 * num_words, self._stream)
         self._book.run(recipe, sizes.rows)
         if ending and sizes.rows:
-            ids = self._memory.address(IDS)
-            driver.copy_out(slot.ids_address, ids, 4 * sizes.rows, self._stream)
+            num_bytes = 4 * sizes.rows
+            driver.copy_out(slot.ids_address, recipe.ids_address, num_bytes, self._stream)
         slot.record(sizes.rows, self._stream)
         self._latest = slot
         self._logits.expire()
-        self._logits = DeviceLogits(
-            self._reader, self._memory.address(LOGITS), sizes.rows, self.vocab_size
+        self._logits = logits = DeviceLogits(
+            self._reader, recipe.logits_address, sizes.rows, self.vocab_size
         )
-        return self._logits
+        return logits
 
     def _program(self, entry: str) -> BoundProgram:
         if not self._release.alive:

@@ -9,7 +9,6 @@ same inputs before it counts: a step writes the same keys and values however oft
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,13 +22,14 @@ from .driver import Driver, Handle
 from .memory import DeviceMemory
 from .reader import Reader
 from .step_layout import StepLayout
-from .step_sizes import StepSizes
+from .step_sizes import StepSizes, padded
 
 STEP, ARGMAX, SAMPLE, PLACE = "step", "argmax", "sample", "place_tokens"
 NO_ENDING = ""
 INPUTS, IDS, LOGITS = ("inputs", ""), ("output", "ids"), ("output", "logits")
 MAX_RECIPES = 160
 """Classes that are kept; the one that was not used for longest goes first."""
+MAX_KNOWN_SIZES = 4096
 COMPARED_ROWS = 8
 MAX_DIFFERENCE = 2e-2
 """Relative, in L2: atomic additions may come in another order, a wrong address is far off."""
@@ -48,8 +48,12 @@ class Recipe:
     kept: list[Launches]
     """Keeps the arguments alive."""
     bucket: int
+    inputs_address: int
+    ids_address: int
+    logits_address: int
     graph: Handle | None = None
     num_uses: int = 0
+    last_use: int = 0
 
 
 class RecipeBook:
@@ -71,24 +75,41 @@ class RecipeBook:
         self._layout_sizes = layouts
         """(page_size, num_pages, vocab_size)"""
         self._reader = reader
-        self._recipes: OrderedDict[tuple[StepSizes, str], Recipe] = OrderedDict()
+        self._recipes: dict[tuple[StepSizes, str], Recipe] = {}
+        self._by_sizes: dict[tuple[StepSizes, str], Recipe] = {}
+        """The same by the sizes of steps before padding."""
+        self._num_steps = 0
         self._layouts: dict[StepSizes, StepLayout] = {}
         self._generation = memory.generation
         self._checked: set[tuple[int, str]] = set()
         self._mode = _mode()
 
     def get(self, sizes: StepSizes, ending: str) -> Recipe:
-        """The recipe of a class (`step_sizes.padded`)."""
+        """The recipe for a step of these sizes."""
         if self._generation != self._memory.generation:
             self._forget()
+        self._num_steps += 1
+        recipe = self._by_sizes.get((sizes, ending))
+        if recipe is None:
+            recipe = self._find(padded(sizes), ending)
+            if len(self._by_sizes) >= MAX_KNOWN_SIZES:
+                self._by_sizes.clear()
+            self._by_sizes[sizes, ending] = recipe
+        recipe.last_use = self._num_steps
+        return recipe
+
+    def _find(self, sizes: StepSizes, ending: str) -> Recipe:
+        """The recipe of a class."""
         recipe = self._recipes.get((sizes, ending))
         if recipe is None:
+            if len(self._recipes) >= MAX_RECIPES:
+                self._drop(min(self._recipes.values(), key=lambda r: r.last_use))
             recipe = self._recipes[sizes, ending] = self._make(sizes, ending)
-            if len(self._recipes) > MAX_RECIPES:
-                self._free(self._recipes.popitem(last=False)[1])
-        else:
-            self._recipes.move_to_end((sizes, ending))
         return recipe
+
+    def _drop(self, recipe: Recipe) -> None:
+        self._by_sizes.clear()
+        self._free(self._recipes.pop((recipe.sizes, recipe.ending)))
 
     def run(self, recipe: Recipe, num_rows: int) -> None:
         """Queue a recipe; the first `num_rows` rows count. Its inputs are on the device already."""
@@ -130,7 +151,11 @@ class RecipeBook:
             self._forget()
         calls = [call for launches in kept for call in launches.calls]
         bucket = self._programs[STEP].bucket(sizes.tokens)
-        return Recipe(sizes, ending, layout, calls, kept, bucket)
+        addresses = [
+            self._memory.address(name) if name in self._memory else 0
+            for name in (INPUTS, IDS, LOGITS)
+        ]
+        return Recipe(sizes, ending, layout, calls, kept, bucket, *addresses)
 
     def _inputs(self, layout: StepLayout) -> dict[str, tuple[int, int]]:
         """Address and bytes of every input that a program of a step may ask for."""
@@ -186,6 +211,7 @@ class RecipeBook:
         for recipe in self._recipes.values():
             self._free(recipe)
         self._recipes.clear()
+        self._by_sizes.clear()
         self._generation = self._memory.generation
 
     def _free(self, recipe: Recipe) -> None:

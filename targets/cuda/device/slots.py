@@ -36,7 +36,7 @@ class Slot:
 
     def stage(self, layout: StepLayout) -> StagedStep:
         """Where the inputs of a step of this layout are written."""
-        num_bytes = WORD * layout.num_words_with_draws
+        num_bytes = WORD * layout.num_checked_words
         if self._inputs is None or len(self._inputs.array) < num_bytes:
             self._grow(num_bytes)
         staged = self._staged.get(layout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,46 +16,67 @@ ALIGNED_WORDS = 32
 """Each input starts at a multiple of 128 bytes: kernels are promised aligned pointers."""
 DRAW_FIELDS = tuple(name for name in SAMPLED_ROW.names or () if name != "row")
 """How each row of logits becomes a token: inputs of the program "sample"."""
+COUNTS, LENS_BEFORE, RAISED_IDS = "counts", "lens before", "raised ids"
 _DRAW_BYTES = 8
+_DTYPES = [np.dtype(np.int32)] * len(STEP_FIELDS)
 
 
 class StepLayout:
-    """Where each input of one class of steps lies in the block, and which values it may have."""
+    """Where each input of one class of steps lies in the block, and which values it may have.
+
+    After the inputs come, for the host alone, numbers that are checked like inputs: tokens of each
+    sequence, its length without them, and token ids moved up so that none is negative.
+    """
 
     def __init__(self, sizes: StepSizes, page_size: int, num_pages: int, vocab_size: int) -> None:
         self.sizes = sizes
+        self.vocab_size = vocab_size
         tokens, seqs, pages, rows = sizes
         counts = (tokens, tokens, tokens, seqs + 1, seqs, seqs * pages, rows)
+        slots = min(num_pages * page_size - 1, INT32_MAX)
+        context = min(pages * page_size, INT32_MAX)
         bounds = (
-            vocab_size - 1, INT32_MAX, min(num_pages * page_size - 1, INT32_MAX), tokens,
-            min(pages * page_size, INT32_MAX), num_pages - 1, max(0, tokens - 1),
+            UINT32_MAX, INT32_MAX, slots, tokens, context, num_pages - 1, max(0, tokens - 1),
         )  # fmt: skip
         self.places: dict[str, tuple[int, int]] = {}
         """First word and number of words of each input."""
-        at = 0
+        self._end = 0
         for name, count in zip(STEP_FIELDS, counts, strict=True):
-            self.places[name] = (at, count)
-            at = _aligned(at + count)
-        self.num_words = at
+            self._place(name, count)
+        self.num_words = self._end
+        for name in DRAW_FIELDS:
+            self._place(name, rows * _DRAW_BYTES // 4)
+        self.num_words_with_draws = self._end
+        for name, count in ((COUNTS, seqs), (LENS_BEFORE, seqs), (RAISED_IDS, tokens)):
+            self._place(name, count)
+        self.num_checked_words = self._end
         # Between two inputs lies whatever other layouts have left there.
-        self.limits = np.full(at, UINT32_MAX, np.uint32)
+        self.limits = np.full(self._end, UINT32_MAX, np.uint32)
         """Highest value of each word; a negative one is high as well."""
         for name, bound in zip(STEP_FIELDS, bounds, strict=True):
-            first, count = self.places[name]
-            self.limits[first : first + count] = bound
-        for name in DRAW_FIELDS:
-            self.places[name] = (at, rows * _DRAW_BYTES // 4)
-            at = _aligned(at + rows * _DRAW_BYTES // 4)
-        self.num_words_with_draws = at
+            self._limits(name)[:] = bound
+        self._limits(COUNTS)[:] = tokens
+        self._limits(LENS_BEFORE)[:] = INT32_MAX
+        self._num_ahead = -1
+
+    def _place(self, name: str, count: int) -> None:
+        self.places[name] = (self._end, count)
+        self._end = -(-(self._end + count) // ALIGNED_WORDS) * ALIGNED_WORDS
+
+    def _limits(self, name: str) -> NDArray[np.uint32]:
+        first, count = self.places[name]
+        return self.limits[first : first + count]
+
+    def set_ahead(self, num_ahead: int) -> None:
+        """Token ids may be as low as ``-num_ahead``."""
+        if num_ahead != self._num_ahead:
+            self._limits(RAISED_IDS)[:] = self.vocab_size - 1 + num_ahead
+            self._num_ahead = num_ahead
 
     def inputs(self, address: int) -> dict[str, tuple[int, int]]:
         """Address and bytes of each input when the block is at `address`."""
         places = self.places.items()
         return {name: (address + 4 * first, 4 * count) for name, (first, count) in places}
-
-
-def _aligned(words: int) -> int:
-    return -(-words // ALIGNED_WORDS) * ALIGNED_WORDS
 
 
 class StagedStep:
@@ -64,54 +85,69 @@ class StagedStep:
     def __init__(self, layout: StepLayout, block: NDArray[np.int32], where: str) -> None:
         self.layout = layout
         self._where = where
-        self._unsigned = block[: layout.num_words].view(np.uint32)
-        self._is_outside = np.zeros(layout.num_words, np.bool_)
+        self._unsigned = block[: layout.num_checked_words].view(np.uint32)
+        self._is_outside = np.zeros(layout.num_checked_words, np.bool_)
         self._views = {
             name: block[first : first + count] for name, (first, count) in layout.places.items()
         }
-        self._vectors = [self._views[name] for name in ("token_ids", "positions", "slots")]
+        seqs, pages = layout.sizes.seqs, layout.sizes.pages
+        self._ids = self._views["token_ids"]
         self._starts = self._views["query_start"]
         self._lens = self._views["seq_lens"]
         self._rows = self._views["logit_rows"]
-        self._table = self._views["page_table"].reshape(layout.sizes.seqs, layout.sizes.pages)
+        self._table = self._views["page_table"].reshape(seqs, pages)
+        self._between = (self._starts[1:], self._starts[:-1])
+        self._counts, self._lens_before, self._raised = (
+            self._views[name] for name in (COUNTS, LENS_BEFORE, RAISED_IDS)
+        )
+        self._cut(StepSizes(0, 0, 0, 0))
+
+    def _cut(self, sizes: StepSizes) -> None:
+        """Split the views into what a step of these sizes fills and the padding behind it."""
+        tokens, seqs, pages, rows = self._sizes = sizes
+        vectors = [self._views[name] for name in ("token_ids", "positions", "slots")]
+        firsts = (*vectors, self._starts, self._lens, self._rows)
+        counts = (tokens, tokens, tokens, seqs + 1, seqs, rows)
+        self._filled = [view[:count] for view, count in zip(firsts, counts, strict=True)]
+        tails = [v[tokens:] for v in vectors] + [self._lens[seqs:], self._rows[rows:]]
+        tails += [self._table[:seqs, pages:], self._table[seqs:]]
+        self._padding = [tail for tail in tails if tail.size]
+        self._later_starts = self._starts[seqs + 1 :]
+        self._real_table = self._table[:seqs, :pages]
 
     def fill(self, batch: StepBatch, sizes: StepSizes) -> None:
         """Copy a batch in, padded: extra tokens write to slot 0, extra sequences are empty."""
-        tokens, seqs, pages, rows = sizes
-        values = (batch.token_ids, batch.positions, batch.slots)
-        for view, array in zip(self._vectors, values, strict=True):
-            view[:tokens] = array
-            view[tokens:] = 0
-        self._starts[: seqs + 1] = batch.query_start
-        self._starts[seqs + 1 :] = batch.query_start[seqs]
-        self._lens[:seqs] = batch.seq_lens
-        self._lens[seqs:] = 0
-        self._rows[:rows] = batch.logit_rows
-        self._rows[rows:] = 0
-        self._table[:seqs, :pages] = batch.page_table
-        self._table[:seqs, pages:] = 0
-        self._table[seqs:] = 0
+        if sizes != self._sizes:
+            self._cut(sizes)
+        ids, positions, slots, starts, lens, rows = self._filled
+        ids[:] = batch.token_ids
+        positions[:] = batch.positions
+        slots[:] = batch.slots
+        starts[:] = batch.query_start
+        lens[:] = batch.seq_lens
+        rows[:] = batch.logit_rows
+        self._real_table[:] = batch.page_table
+        self._later_starts[:] = starts[-1]
+        for tail in self._padding:
+            tail[:] = 0
 
     def check(self, sizes: StepSizes, num_ahead: int = 0) -> None:
         """Refuse values that would make a kernel read or write foreign memory.
 
         `num_ahead` rows of the step before may stand in for tokens: ids down to ``-num_ahead``.
         """
-        tokens, seqs, _, _ = sizes
-        np.greater(self._unsigned, self.layout.limits, out=self._is_outside)
-        ids = self._vectors[0]
-        if num_ahead and ids.min() >= -num_ahead:
-            self._is_outside[: len(ids)] &= ids >= 0
-        starts, lens = self._starts[: seqs + 1], self._lens[:seqs]
+        layout = self.layout
+        layout.set_ahead(num_ahead)
+        np.add(self._ids, num_ahead, out=self._raised)
         # Kernels walk the rows of each sequence, so the starts must grow, by at most its length.
-        counts = starts[1:] - starts[:-1]
-        is_sound = (
-            not self._is_outside.any()
-            and starts[seqs] <= tokens
-            and counts.min() >= 0
-            and (counts <= lens).all()
-            and (sizes.rows == 0 or self._rows.max() < tokens)
-        )
+        np.subtract(*self._between, out=self._counts)
+        np.subtract(self._lens, self._counts, out=self._lens_before)
+        np.greater(self._unsigned, layout.limits, out=self._is_outside)
+        is_sound = not self._is_outside.any()
+        if sizes.tokens < layout.sizes.tokens and is_sound:
+            is_sound = self._starts[-1] <= sizes.tokens and (
+                sizes.rows == 0 or self._rows.max() < sizes.tokens
+            )
         if not is_sound:
             self._explain(sizes, num_ahead)
 
@@ -121,10 +157,11 @@ class StagedStep:
         for name in STEP_FIELDS:
             first, _ = self.layout.places[name]
             values = self._views[name]
-            low = -num_ahead if name == "token_ids" else 0
-            high = int(self.layout.limits[first]) if len(values) else 0
-            high = min(high, tokens - 1) if name == "logit_rows" else high
-            high = min(high, tokens) if name == "query_start" else high
+            low, high = 0, int(self.layout.limits[first]) if len(values) else 0
+            if name == "token_ids":
+                low, high = -num_ahead, self.layout.vocab_size - 1
+            elif name in ("logit_rows", "query_start"):
+                high = tokens - (name == "logit_rows")
             outside = np.flatnonzero((values < low) | (values > high))
             if len(outside):
                 raise DeviceError(
@@ -155,18 +192,19 @@ LIKELIEST: dict[str, float] = {
 
 def sizes_of(batch: StepBatch, max_tokens: int, where: str) -> StepSizes:
     """Sizes of a well-formed batch."""
+    arrays = (
+        batch.token_ids, batch.positions, batch.slots, batch.query_start, batch.seq_lens,
+        batch.page_table, batch.logit_rows,
+    )  # fmt: skip
     num_tokens, num_rows = len(batch.token_ids), len(batch.logit_rows)
     num_seqs, num_pages = batch.page_table.shape if batch.page_table.ndim == 2 else (-1, -1)
-    shapes = (
+    shapes: list[tuple[int, ...]] = [
         (num_tokens,), (num_tokens,), (num_tokens,), (num_seqs + 1,), (num_seqs,),
         (num_seqs, num_pages), (num_rows,),
-    )  # fmt: skip
-    for name, array, shape in zip(STEP_FIELDS, _arrays(batch), shapes, strict=True):
-        if array.shape != shape or array.dtype != np.int32:
-            raise DeviceError(
-                f"{where}: step input {name}: expected int32 of shape {shape},"
-                f" got {array.dtype} of shape {array.shape}"
-            )
+    ]  # fmt: skip
+    found = [array.shape for array in arrays], [array.dtype for array in arrays]
+    if found != (shapes, _DTYPES):
+        _check_arrays(arrays, shapes, where)
     if not 1 <= num_tokens <= max_tokens or num_seqs < 1:
         raise DeviceError(
             f"{where}: step: expected 1 to {max_tokens} tokens and at least one sequence,"
@@ -175,8 +213,10 @@ def sizes_of(batch: StepBatch, max_tokens: int, where: str) -> StepSizes:
     return StepSizes(num_tokens, num_seqs, num_pages, num_rows)
 
 
-def _arrays(batch: StepBatch) -> tuple[Int32s, ...]:
-    return (
-        batch.token_ids, batch.positions, batch.slots, batch.query_start, batch.seq_lens,
-        batch.page_table, batch.logit_rows,
-    )  # fmt: skip
+def _check_arrays(arrays: Sequence[Int32s], shapes: Sequence[tuple[int, ...]], where: str) -> None:
+    for name, array, shape in zip(STEP_FIELDS, arrays, shapes, strict=True):
+        if array.shape != shape or array.dtype != np.int32:
+            raise DeviceError(
+                f"{where}: step input {name}: expected int32 of shape {shape},"
+                f" got {array.dtype} of shape {array.shape}"
+            )
