@@ -48,6 +48,11 @@ def accepts_product(node: Node, target: Target) -> str:
     w = node.inputs[1].type
     if w.dtype != BF16 and w.dtype.name not in BLOCK_TYPES:
         return f"no kernel for {w.dtype}"
+    assert isinstance(node.op, Linear | GatedLinear)
+    if w.dtype != BF16 and BLOCK_TYPES[w.dtype.name].has_min and not node.op.has_sums:
+        return "expected the sums of x by group: the type has a minimum"
+    if isinstance(node.op, Linear) and node.op.has_residual and node.op.dtype != F32:
+        return f"expected a residual of f32, got {node.op.dtype}"
     return refuses(node, target, BF16)
 
 

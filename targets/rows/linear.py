@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from ...ir.dim import Dim, as_dim, cdiv, dim, dim_max
+from ...ir.dim import Dim, as_dim, cdiv, dim, dim_max, prod
 from ...ir.dtype import BF16, F16, F32, DType
 from ...ir.graph import Node, Value
 from ...ir.ops.linear import GatedLinear, Linear
@@ -188,7 +188,7 @@ def vector(ctx: Lowering, value: Value) -> Operand:
 
 def row_count(x: Value) -> Dim:
     """All leading dims as one."""
-    return as_dim(x.type.size / x.type.shape[-1])
+    return prod(x.type.shape[:-1])
 
 
 ROWS = (

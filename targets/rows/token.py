@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ir.dim import as_dim
+from ...ir.dim import prod
 from ...ir.dtype import BF16, F16, F32
 from ...ir.graph import Node, Value
 from ...ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
@@ -66,7 +66,7 @@ def _present(operand: Operand | None) -> Operand:
 
 def emit_gather_rows(node: Node, ctx: Lowering) -> None:
     x, rows = node.inputs
-    k = int(as_dim(x.type.size / x.type.shape[0]))
+    k = int(prod(x.type.shape[1:]))
     arguments = {
         "table": ctx.memory(x),
         "ids": ctx.memory(rows),
