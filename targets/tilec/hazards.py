@@ -75,9 +75,9 @@ class Hazards:
 
     def skips_loop(self, function: Function, op: Op) -> bool:
         """A later copy of a loop whose surroundings were unrolled."""
-        if not op.loc or not self.has("unrolled-loop"):
+        if not op.place or not self.has("unrolled-loop"):
             return False
-        twins = (o for o in function.walk() if o.name == "scf.for" and o.loc == op.loc)
+        twins = (o for o in function.walk() if o.name == "scf.for" and o.place == op.place)
         return next(twins) is not op
 
     def _load(self, ctx: Context, op: Op, index: Index) -> Expr | None:

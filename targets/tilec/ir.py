@@ -101,6 +101,8 @@ class Op:
     regions: list[Block]
     loc: str
     """``file.py:12`` of the Triton source, or empty."""
+    place: str = ""
+    """The location with its calls, as the text names it: copies of one loop share it."""
 
     def __repr__(self) -> str:
         return f"{self.results} = {self.name} {self.operands} at {self.loc or '?'}"

@@ -41,6 +41,7 @@ class _Parser:
         self.t = tokens
         self.locations = locations
         self.values: dict[str, Value] = {}
+        self.place = ""
 
     def module(self) -> Function:
         while self.t.peek() != "tt.func":
@@ -125,6 +126,7 @@ class _Parser:
         else:
             types = self.custom(op)
         op.loc = self.location()
+        op.place = self.place
         if names:
             types = _result_types(op, types, count)
             labels = names if len(names) == count else [f"{names[0]}#{i}" for i in range(count)]
@@ -143,9 +145,11 @@ class _Parser:
         return names, count
 
     def location(self) -> str:
+        self.place = ""
         if not (self.t.peek() == "loc" and self.t.peek(1) == "("):
             return ""
         self.t.at += 2
+        self.place = self.t.peek() if self.t.peek().startswith("#") else ""
         found, depth = "", 1
         while depth:
             token = self.t.next()
