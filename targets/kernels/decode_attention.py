@@ -39,7 +39,7 @@ from .paged_tile import (
 )
 
 
-def splits_for(kv_heads, seqs, units, waves=2, most=64):
+def splits_for(kv_heads: int, seqs: int, units: int, waves: int = 2, most: int = 64) -> int:
     """Parts per sequence so that `waves` programs come to each of `units` multiprocessors.
 
     >>> splits_for(8, 1, 132), splits_for(8, 64, 132), splits_for(8, 256, 132)

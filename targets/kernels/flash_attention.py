@@ -141,6 +141,85 @@ def walk_ahead(
 
 
 @triton.jit
+def edges(
+    first, last, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Blocks low .. whole .. whole_end .. end: those between are seen by all rows, entirely.
+
+    Rows see keys up to positions first .. last.
+    """
+    end = last // BLOCK_N + 1
+    low = 0
+    whole = 0
+    whole_end = (first + 1) // BLOCK_N
+    if WINDOW > 0:
+        low = tl.maximum(first - WINDOW + 1, 0) // BLOCK_N
+        whole = tl.maximum(last - WINDOW + BLOCK_N, 0) // BLOCK_N
+        whole = tl.minimum(tl.maximum(whole, low), end)
+        whole_end = tl.maximum(whole_end, whole)
+    return low, whole, whole_end, end
+
+
+@triton.jit
+def walk_all(
+    qs, keys, values, table, position, first, last, length, head, pages, scale, unit, best, total,
+    acc,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, LOADS: tl.constexpr,
+):  # fmt: skip
+    """Every block that some row sees: across the window's edge, whole ones, the diagonal."""
+    low, whole, whole_end, end = edges(first, last, WINDOW, BLOCK_N)
+    if WINDOW > 0:
+        best, total, acc = walk(
+            qs, keys, values, table, position, length, head, pages, scale, unit,
+            best, total, acc, low, whole,
+            KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, True, LOADS,
+        )  # fmt: skip
+    best, total, acc = walk(
+        qs, keys, values, table, position, length, head, pages, scale, unit,
+        best, total, acc, whole, whole_end,
+        KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, False, LOADS,
+    )  # fmt: skip
+    return walk(
+        qs, keys, values, table, position, length, head, pages, scale, unit,
+        best, total, acc, whole_end, end,
+        KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, True, LOADS,
+    )  # fmt: skip
+
+
+@triton.jit
+def walk_all_ahead(
+    qs, keys, values, table, position, first, last, length, head, pages, scale, unit, best, total,
+    acc,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, LOADS: tl.constexpr,
+):  # fmt: skip
+    """As `walk_all`, the scores a block ahead."""
+    low, whole, whole_end, end = edges(first, last, WINDOW, BLOCK_N)
+    page0 = page_of(table, low * (BLOCK_N // PAGE), pages)
+    page1 = page_of(table, low * (BLOCK_N // PAGE) + 1, pages)
+    ks = fetch(keys, page0, page1, head, length, KV_HEADS, D, PAGE, BLOCK_N, BLOCK_D, False, LOADS)
+    raw = tl.dot(qs, tl.trans(ks))
+    if WINDOW > 0:
+        best, total, acc, raw = walk_ahead(
+            qs, keys, values, table, position, length, head, pages, scale, unit,
+            best, total, acc, raw, low, whole,
+            KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, True, LOADS,
+        )  # fmt: skip
+    best, total, acc, raw = walk_ahead(
+        qs, keys, values, table, position, length, head, pages, scale, unit,
+        best, total, acc, raw, whole, whole_end,
+        KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, False, LOADS,
+    )  # fmt: skip
+    best, total, acc, raw = walk_ahead(
+        qs, keys, values, table, position, length, head, pages, scale, unit,
+        best, total, acc, raw, whole_end, end,
+        KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, True, LOADS,
+    )  # fmt: skip
+    return best, total, acc
+
+
+@triton.jit
 def flash_attention(
     q, k_cache, v_cache, query_start, seq_lens, page_table, sinks, y, seqs, pages, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
@@ -176,56 +255,14 @@ def flash_attention(
         table = page_table + seq.to(tl.int64) * pages
         keys = make_source(k_cache, D, BLOCK_N, BLOCK_D, LOADS)
         values = make_source(v_cache, D, BLOCK_N, BLOCK_D, LOADS)
-        end = last // BLOCK_N + 1
-        whole_end = (first + 1) // BLOCK_N
-        low = 0
-        if WINDOW > 0:
-            low = tl.maximum(first - WINDOW + 1, 0) // BLOCK_N
-            # the blocks before `whole` lie across the left edge of some row's window
-            whole = tl.maximum(last - WINDOW + BLOCK_N, 0) // BLOCK_N
-            whole = tl.minimum(tl.maximum(whole, low), end)
-            whole_end = tl.maximum(whole_end, whole)
         if AHEAD:
-            page0 = page_of(table, low * (BLOCK_N // PAGE), pages)
-            page1 = page_of(table, low * (BLOCK_N // PAGE) + 1, pages)
-            ks = fetch(
-                keys, page0, page1, head, length,
-                KV_HEADS, D, PAGE, BLOCK_N, BLOCK_D, False, LOADS,
-            )  # fmt: skip
-            raw = tl.dot(qs, tl.trans(ks))
-            if WINDOW > 0:
-                best, total, acc, raw = walk_ahead(
-                    qs, keys, values, table, position, length, head, pages, scale, unit,
-                    best, total, acc, raw, low, whole,
-                    KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, True, LOADS,
-                )  # fmt: skip
-                low = whole
-            best, total, acc, raw = walk_ahead(
-                qs, keys, values, table, position, length, head, pages, scale, unit,
-                best, total, acc, raw, low, whole_end,
-                KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, False, LOADS,
-            )  # fmt: skip
-            best, total, acc, raw = walk_ahead(
-                qs, keys, values, table, position, length, head, pages, scale, unit,
-                best, total, acc, raw, whole_end, end,
-                KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, True, LOADS,
+            best, total, acc = walk_all_ahead(
+                qs, keys, values, table, position, first, last, length, head, pages, scale, unit,
+                best, total, acc, KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, LOADS,
             )  # fmt: skip
         else:
-            if WINDOW > 0:
-                best, total, acc = walk(
-                    qs, keys, values, table, position, length, head, pages, scale, unit,
-                    best, total, acc, low, whole,
-                    KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, True, LOADS,
-                )  # fmt: skip
-                low = whole
-            best, total, acc = walk(
-                qs, keys, values, table, position, length, head, pages, scale, unit,
-                best, total, acc, low, whole_end,
-                KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, False, LOADS,
-            )  # fmt: skip
-            best, total, acc = walk(
-                qs, keys, values, table, position, length, head, pages, scale, unit,
-                best, total, acc, whole_end, end,
-                KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, True, LOADS,
+            best, total, acc = walk_all(
+                qs, keys, values, table, position, first, last, length, head, pages, scale, unit,
+                best, total, acc, KV_HEADS, D, PAGE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, LOADS,
             )  # fmt: skip
         tl.store(y + base + at, (acc / total[:, None]).to(y.dtype.element_ty), mask=inside)

@@ -21,7 +21,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
-def parts_of(block_h, *counts):
+def parts_of(block_h: int, *counts: int) -> int:
     """Programs per token for heads of several kinds.
 
     >>> parts_of(8, 32, 8, 8)

@@ -19,7 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 LARGEST = tl.constexpr(448.0)  # of fp8 e4m3
 
 
-def warps_for(block):
+def warps_for(block: int) -> int:
     """Warps for a row of BLOCK elements of 2 bytes.
 
     >>> [warps_for(block) for block in (128, 1024, 4096, 16384)]
