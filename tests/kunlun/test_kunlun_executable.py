@@ -14,6 +14,7 @@ from sglk.targets.artifact import Arg, Artifact, ArtifactWriter, Bucket, Buffer,
 from sglk.targets.artifact.kernel_pack import PackedKernel, write_pack
 from sglk.targets.device import HasArgmax, StepBatch
 from sglk.targets.kunlun.device import EmulatorDevice, KunlunExecutable
+from sglk.targets.kunlun.player import build_player
 from sglk.targets.registry import known_targets, open_device
 
 VOCAB, PAGE = 64, 4
@@ -87,9 +88,15 @@ def toy_kernels(
 
 
 def write_artifact(
-    path: Path, kernels: dict[str, PackedKernel], library: bytes | None, target: str = "kunlun"
+    path: Path,
+    kernels: dict[str, PackedKernel],
+    library: bytes | None,
+    target: str = "kunlun",
+    player: bytes | None = None,
 ) -> Path:
     with ArtifactWriter(path) as writer:
+        if player is not None:
+            writer.add_bytes("host/xpu_player.so", player)
         if library is not None:
             writer.add_bytes("emulator/libxpurt_emulator.so", library)
         writer.add_bytes("kernels/xpu3.pack", write_pack(kernels))
@@ -120,7 +127,7 @@ def toy(
     library_bytes: bytes,
 ) -> Path:
     path = tmp_path_factory.mktemp("toy") / "toy.sglk"
-    return write_artifact(path, toy_kernels, library_bytes)
+    return write_artifact(path, toy_kernels, library_bytes, player=build_player())
 
 
 @pytest.fixture
@@ -149,6 +156,25 @@ def test_a_step_gives_logits_and_keeps_its_state(executable: KunlunExecutable) -
     np.testing.assert_allclose(again, TABLE[[7]] + 7)
     assert isinstance(executable, HasArgmax)
     assert executable.argmax(np.array([0], np.int32)).tolist() == [int(TABLE[7].argmax())]
+
+
+def test_without_a_player_steps_are_the_same(
+    tmp_path: Path, toy_kernels: dict[str, PackedKernel], library_bytes: bytes
+) -> None:
+    path = write_artifact(tmp_path / "plain.sglk", toy_kernels, library_bytes)
+    with (
+        Artifact.open(path) as artifact,
+        EmulatorDevice().load(artifact, num_pages=8, max_tokens=16) as executable,
+    ):
+        logits = executable.step(batch([3, 9], [4, 5], [1]))
+        np.testing.assert_allclose(logits, TABLE[[9]] + 9)
+
+
+def test_a_launch_that_fails_is_named_by_its_number(executable: KunlunExecutable) -> None:
+    executable.step(batch([3], [4], [0]))
+    executable._device().library.call("xpuemu_configure", b"param_bytes=16")
+    with pytest.raises(DeviceError, match=r"launch 0: INVALID_PARAM .*limit param_bytes"):
+        executable.step(batch([3], [4], [0]))
 
 
 def test_counters_are_those_of_the_plan(executable: KunlunExecutable) -> None:

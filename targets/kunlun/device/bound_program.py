@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ....errors import DeviceError
 from ...artifact import Buffer, Program
 from .launch_list import LaunchList, Region
+from .player import Player
 from .xpu import LoadedKernel, Xpu
 
 Array = NDArray[Any]
@@ -63,12 +64,13 @@ class BoundProgram:
         regions: Mapping[tuple[str, str], Region],
         arena: Block,
         num_pages: int,
+        player: Player | None = None,
     ) -> None:
         self.program = program
         self._xpu = xpu
         self._fixed = dict(regions)
         self._arena = arena
-        self.launches = LaunchList(program, xpu, kernels, num_pages)
+        self.launches = LaunchList(program, xpu, kernels, num_pages, player)
         self._inputs, self._outputs = Block(xpu), Block(xpu)
         for buffer in (*program.inputs, *program.outputs):
             if buffer.dtype not in DTYPES:

@@ -19,7 +19,8 @@ from ...dim_code import parse
 from .bound_program import Array, Block, BoundProgram
 from .error_table import LOST
 from .launch_list import Region
-from .library import XreDeviceError
+from .library import XreDeviceError, XreLibrary
+from .player import PLAYER_MEMBER, Player
 from .step_inputs import check_shapes, check_values
 from .xpu import Xpu
 
@@ -51,12 +52,15 @@ class KunlunExecutable:
         missing = [name for name in needed if name not in kernels]
         if missing:
             raise ArtifactError(f"{artifact.path}: its kernels lack {missing[:5]}")
+        self._player = open_player(artifact, xpu.library)
         loaded = {name: xpu.load_kernel(name, kernels[name]) for name in needed}
         check_capacity(artifact, xpu, programs, num_pages)
         self._regions = self._weights(artifact, xpu, programs) | self._states(xpu, programs)
         arena = Block(xpu)
         self._programs = {
-            program.entry: BoundProgram(program, xpu, loaded, self._regions, arena, num_pages)
+            program.entry: BoundProgram(
+                program, xpu, loaded, self._regions, arena, num_pages, self._player
+            )
             for program in programs
         }
 
@@ -77,6 +81,8 @@ class KunlunExecutable:
             xpu, self._xpu = self._xpu, None
             self._programs = {}
             self._logits = np.zeros((0, 0), np.float32)
+            if self._player is not None:
+                self._player.close()
             xpu.close()
             xpu.library.close()
 
@@ -169,6 +175,13 @@ class KunlunExecutable:
                 regions[key] = (xpu.allocate(size), size)
                 zero_fill(xpu, *regions[key])
         return regions
+
+
+def open_player(artifact: Artifact, library: XreLibrary) -> Player | None:
+    """The player that the artifact carries, if it does."""
+    if PLAYER_MEMBER not in artifact.names:
+        return None
+    return Player(f"{artifact.path}: player", artifact.view(PLAYER_MEMBER), library)
 
 
 CHUNK = 16 << 20

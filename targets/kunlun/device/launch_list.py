@@ -1,6 +1,7 @@
 """From a `Program` and the sizes of a step to launches with ready parameter blocks.
 
-A step of sizes that were seen before costs three calls of the runtime per kernel and no arithmetic.
+A step of sizes that were seen before costs no arithmetic: one call of the artifact's player, or,
+where an artifact has none, three calls of the runtime per kernel.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ import collections
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Arg, Bucket, Buffer, Call, Program
 from ...dim_code import DimExpr, parse
+from .player import LAUNCH, Player
 from .xpu import LoadedKernel, Xpu, parameter_block
 
 KEPT = 64
@@ -21,30 +26,43 @@ Region = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One kernel, ready to go."""
+class Launches:
+    """The kernels of a step, ready to go: a row of `LAUNCH` each, and their parameters."""
 
-    block: bytes
-    clusters: int
-    cores: int
-    handle: int
+    rows: NDArray[np.void]
+    blocks: NDArray[np.uint8]
+
+    @staticmethod
+    def of(ready: list[tuple[LoadedKernel, int, int, bytes]]) -> Launches:
+        """From kernel, clusters, cores and parameter block of each."""
+        rows: list[tuple[int, int, int, int, int]] = []
+        at = 0
+        for kernel, clusters, cores, block in ready:
+            rows.append((kernel.handle, at, len(block), clusters, cores))
+            at += len(block)
+        joined = b"".join(block for *_, block in ready)
+        return Launches(np.array(rows, LAUNCH), np.frombuffer(joined or b"\0", np.uint8))
 
 
 class LaunchList:
     """The launches of one program on one device."""
 
     def __init__(
-        self, program: Program, xpu: Xpu, kernels: Mapping[str, LoadedKernel], num_pages: int
+        self,
+        program: Program,
+        xpu: Xpu,
+        kernels: Mapping[str, LoadedKernel],
+        num_pages: int,
+        player: Player | None = None,
     ) -> None:
         self.program = program
         self._xpu = xpu
+        self._player = player
         self._kernels = kernels
         self._num_pages = num_pages
         self._dims: dict[str, DimExpr] = {}
         self._temps = {buffer.name: buffer for buffer in program.temps}
-        self._ready: collections.OrderedDict[tuple[object, ...], list[Launch]] = (
-            collections.OrderedDict()
-        )
+        self._ready = collections.OrderedDict[tuple[object, ...], Launches]()
 
     def size(self, text: str, symbols: Mapping[str, int]) -> int:
         """The value of a size."""
@@ -70,7 +88,7 @@ class LaunchList:
 
     def resolve(
         self, symbols: Mapping[str, int], regions: Mapping[tuple[str, str], Region]
-    ) -> list[Launch]:
+    ) -> Launches:
         """Launches for these sizes and places of memory, made once and kept."""
         places = tuple(regions[key] for key in regions if key[0] in ("arena", "input", "output"))
         key = (tuple(symbols.values()), places)
@@ -78,30 +96,34 @@ class LaunchList:
         if found is None:
             bucket = self.bucket(symbols)
             self._check_extents(bucket, symbols, regions)
-            found = [launch for c in bucket.calls for launch in self._call(c, symbols, regions)]
-            self._ready[key] = found
+            ready = [one for c in bucket.calls for one in self._call(c, symbols, regions)]
+            found = self._ready[key] = Launches.of(ready)
             if len(self._ready) > KEPT:
                 self._ready.popitem(last=False)
         return found
 
-    def run(self, launches: list[Launch]) -> None:
+    def run(self, launches: Launches) -> None:
         """Queue all of them."""
+        if self._player is not None:
+            self._player.play(launches.rows, launches.blocks, self._xpu.stream)
+            return
         library, stream = self._xpu.library, self._xpu.stream
         set_arguments = library.function("xpu_launch_argument_set")
         configure = library.function("xpu_launch_config")
         start = library.function("xpu_launch_async")
-        for launch in launches:
+        blocks = launches.blocks.tobytes()
+        for handle, at, size, clusters, cores in launches.rows.tolist():
             code = (
-                set_arguments(launch.block, len(launch.block), 0)
-                or configure(launch.clusters, launch.cores, stream)
-                or start(launch.handle)
+                set_arguments(blocks[at : at + size], size, 0)
+                or configure(clusters, cores, stream)
+                or start(handle)
             )
             if code:
                 raise library.error("launch", code)
 
     def _call(
         self, call: Call, symbols: Mapping[str, int], regions: Mapping[tuple[str, str], Region]
-    ) -> list[Launch]:
+    ) -> list[tuple[LoadedKernel, int, int, bytes]]:
         kernel = self._kernels[call.kernel]
         x, y, z = (self.size(text, symbols) for text in call.grid)
         if x * y * z < 1:
@@ -109,7 +131,7 @@ class LaunchList:
         values = [self._argument(arg, symbols, regions) for arg in call.args]
         block = parameter_block(kernel, (x, y, z), values)
         clusters, cores = self._xpu.shape_of(kernel, (x, y, z))
-        return [Launch(block, clusters, cores, kernel.handle)]
+        return [(kernel, clusters, cores, block)]
 
     def _argument(
         self, arg: Arg, symbols: Mapping[str, int], regions: Mapping[tuple[str, str], Region]

@@ -96,15 +96,8 @@ class XreLibrary:
     @staticmethod
     def from_bytes(where: str, data: bytes | memoryview) -> XreLibrary:
         """A library that travels in an artifact."""
-        with contextlib.ExitStack() as owned:
-            path = _memory_file(data, owned) or _disk_file(data, owned)
-            try:
-                handle = ctypes.CDLL(path)
-            except OSError as error:
-                raise DeviceError(f"{where}: cannot load the emulator: {error}") from error
-            owned.callback(_ctypes.dlclose, handle._handle)
-            return XreLibrary(where, handle, owned.pop_all())
-        raise AssertionError("unreachable")
+        owned = contextlib.ExitStack()
+        return XreLibrary(where, load_bytes(where, data, owned), owned)
 
     def close(self) -> None:
         """Unload a library of ours; safe to call twice."""
@@ -145,6 +138,20 @@ class XreDeviceError(DeviceError):
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
         self.code = code
+
+
+def load_bytes(where: str, data: bytes | memoryview, owned: contextlib.ExitStack) -> ctypes.CDLL:
+    """A shared library from memory; it goes when `owned` is closed."""
+    try:
+        path = _memory_file(data, owned) or _disk_file(data, owned)
+        handle = ctypes.CDLL(path)
+    except OSError as error:
+        owned.close()
+        raise DeviceError(
+            f"{where}: expected a library for this machine, got: {error} (compile it here)"
+        ) from error
+    owned.callback(_ctypes.dlclose, handle._handle)
+    return handle
 
 
 def _memory_file(data: bytes | memoryview, owned: contextlib.ExitStack) -> str | None:
