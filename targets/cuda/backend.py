@@ -18,6 +18,8 @@ from ..packing import ROW_GRANULES, Packed
 from ..tilec import KernelCache
 from .build import build_libraries
 from .compile import lower
+from .device.plan_file import to_bytes
+from .device.program_code import encode
 from .entries import add_entries
 from .facts import chips_named, cuda_target
 from .packing import pack_weight
@@ -60,8 +62,8 @@ class CudaBackend:
         return ROW_GRANULES[layout]
 
     def plans(self, program: Program) -> Mapping[str, bytes]:
-        """The device encodes the program itself when it loads."""
-        return {}
+        """The tables that the device launches from; making them at each load would take longer."""
+        return {program.entry: to_bytes(encode(program))}
 
     def why_not_here(self, choices: Choices) -> str:
         """The self-test needs a GPU: it is left to ``sglk verify`` on the machine that has one."""

@@ -13,6 +13,7 @@ from sglk.targets.cuda.device.null_driver import NullDriver
 from sglk.targets.cuda.device.program_code import encode
 from sglk.targets.cuda.entries import Entry, argmax, fill, place_tokens, sample
 from sglk.targets.cuda.facts import chips_named, cuda_target
+from sglk.targets.dim_code import parse
 
 TARGET = cuda_target(chips_named(("sm90",)))
 ENTRIES = {
@@ -74,5 +75,6 @@ def test_pointers_are_promised_to_be_aligned_and_are() -> None:
         for rows in (1, 3, 64):
             known = {"rows": rows, "tokens": rows, "count": rows}
             known |= {"num_pages": 2, "seed": 0, "step": 0, "mean": 0}
-            for extent in code.buckets[0].extents:
-                assert code.sizes[extent.offset].evaluate(known) % 256 == 0
+            for offset in code.buckets[0].extents[:, 1].tolist():
+                size = parse(code.sizes[offset], code.all_symbols)
+                assert size.evaluate(known) % 256 == 0

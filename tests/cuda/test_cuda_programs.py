@@ -156,7 +156,7 @@ def test_equal_layers_share_words_and_equal_code_its_module(driver: NullDriver) 
     call = program().buckets[0].calls[0]
     code = encode(program(buckets=(Bucket(None, (call,) * 50),)))
     assert len(code.sizes) == len(encode(program()).sizes)
-    assert len(code.buckets[0].slot_words) == 50 * 8
+    assert code.buckets[0].slots.shape == (50 * 8, 4) and len(code.ops) == 1
     kernels = {name: PackedKernel(meta(), b"same") for name in ("a", "b")}
     table = KernelTable(driver, kernels, "pack")
     assert table["a"].symbol == "a" and table["b"].symbol == "b"

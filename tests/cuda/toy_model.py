@@ -139,6 +139,7 @@ def write_artifact(
     kernels: bytes | None = None,
     isa: str = "sm_90",
     target: str = "cuda",
+    plans: Mapping[str, bytes] | None = None,
 ) -> Artifact:
     """An artifact of the toy, opened."""
     with ArtifactWriter(path) as writer:
@@ -146,6 +147,8 @@ def write_artifact(
         blob = writer.add_blob([weight])
         for program in programs:
             writer.add_bytes(f"programs/{program.entry}.json", program.to_json())
+        for entry, plan in (plans or {}).items():
+            writer.add_bytes(f"plans/{entry}.plan", plan)
         writer.add_bytes(f"kernels/{isa}.pack", pack() if kernels is None else kernels)
         variant = {"isa": isa, "library": f"kernels/{isa}.pack", "symbols": list(PARAMS)}
         record = {
@@ -158,6 +161,7 @@ def write_artifact(
                       "context_length": 256, "num_layers": 1},
             "target": {"name": target, "page_size": PAGE, "variants": [variant]},
             "programs": {p.entry: f"programs/{p.entry}.json" for p in programs},
+            "plans": {entry: f"plans/{entry}.plan" for entry in plans or {}},
             "weights": {"head": record},
         })  # fmt: skip
     return Artifact.open(path)

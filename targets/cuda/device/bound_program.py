@@ -14,7 +14,7 @@ from ...dim_code import DimExpr, parse
 from .driver import Driver, Handle
 from .kernel_table import KIND_NAMES, Kernel, KernelTable
 from .memory import DeviceMemory, aligned
-from .program_code import NOTHING, NUM_SCRATCH_WORDS, BucketCode, CallCode, ProgramCode
+from .program_code import NUM_SCRATCH_WORDS, BucketCode, Ints, ProgramCode
 
 SCRATCH = ("scratch", "")
 NUM_SCRATCHES = 3
@@ -28,7 +28,7 @@ class Launches:
     """Calls for one set of sizes, and the arguments that they point to."""
 
     calls: list[Handle]
-    words: NDArray[np.int64]
+    words: Ints
     pointers: NDArray[np.uint64]
     ops: tuple[tuple[str, str], ...]
     """(kernel, op) of each call, for people."""
@@ -54,13 +54,15 @@ class BoundProgram:
         self._memory = memory
         self._num_pages = num_pages
         self._where = f"{driver.where}: program {code.entry}"
+        self._sizes = [parse(text, code.all_symbols) for text in code.sizes]
         self._values = np.zeros(len(code.sizes), np.int64)
         self._open = np.zeros(len(code.sizes), np.bool_)
-        for number, size in enumerate(code.sizes):
+        for number, size in enumerate(self._sizes):
             if size.symbols <= {"num_pages"}:
                 self._values[number] = size.evaluate({"num_pages": num_pages})
             else:
                 self._open[number] = True
+        self._outputs = {b.name: parse(b.bytes, code.all_symbols) for b in code.outputs}
         kernels.check(code.kernels)
 
     def bucket(self, num_tokens: int) -> int:
@@ -79,15 +81,11 @@ class BoundProgram:
 
     def arena_bytes(self, symbols: Mapping[str, int]) -> int:
         """What intermediate results take."""
-        return self.evaluate(self.code.sizes[self.code.arena_bytes], symbols)
+        return self.evaluate(self._sizes[self.code.arena_bytes], symbols)
 
     def output_bytes(self, symbols: Mapping[str, int]) -> dict[str, int]:
         """Bytes of each output by name."""
-        all_symbols = (*self.code.own_symbols, "num_pages")
-        return {
-            buffer.name: self.evaluate(parse(buffer.bytes, all_symbols), symbols)
-            for buffer in self.code.outputs
-        }
+        return {name: self.evaluate(size, symbols) for name, size in self._outputs.items()}
 
     def prepare(
         self, symbols: Mapping[str, int], inputs: Mapping[str, tuple[int, int]]
@@ -99,84 +97,89 @@ class BoundProgram:
         bucket = self.code.buckets[self.bucket(symbols.get("tokens", 0))]
         values = self._evaluate(bucket, symbols)
         self._memory.ensure(("arena", ""), self.arena_bytes(symbols))
-        grids = [self._grid(call, values) for call in bucket.calls]
-        kernels = [self._kernel(call) for call in bucket.calls]
-        scratch = self._scratch(kernels, grids)
+        grids = self._grids(bucket, values)
+        # An empty grid has nothing to do, and the driver would refuse it.
+        calls = np.flatnonzero(grids.all(axis=1)).tolist()
+        kernels = [self._kernels[self.code.kernels[k]] for k in bucket.calls[calls, 0]]
+        self._check_kinds(kernels, [bucket.kinds[call] for call in calls])
         addresses = self._addresses(bucket, values, inputs)
-        words = addresses[bucket.slot_bases] + values[bucket.slot_sizes] + bucket.slot_words
-        self._check_numbers(bucket, words)
-        pointers = np.arange(len(words), dtype=np.uint64) * np.uint64(WORD_BYTES)
-        pointers += np.uint64(words.ctypes.data)
-        start = int(pointers.ctypes.data)
-        calls = []
-        ops = []
-        for call, kernel, grid, (address, _) in zip(
-            bucket.calls, kernels, grids, scratch, strict=True
-        ):
-            if not all(grid):
-                continue  # nothing to do, which the driver would refuse
-            words[call.end_slot] = address
-            calls.append(
-                self._driver.prepare(
-                    kernel.function,
-                    kernel.grid(*grid),
-                    start + WORD_BYTES * call.first_slot,
-                    len(call.kinds) + NUM_SCRATCH_WORDS,
-                    self._stream,
-                )
-            )
-            ops.append((call.kernel, call.op))
-        return Launches(calls, words, pointers, tuple(ops))
+        slots = bucket.slots
+        words = addresses[slots[:, 1]] + values[slots[:, 2]] + slots[:, 3]
+        self._check_numbers(words[bucket.narrow_slots])
+        sizes = grids[calls].tolist()
+        words[bucket.ends[calls]] = self._scratch(kernels, sizes)
+        return self._launches(bucket, calls, kernels, sizes, words)
 
-    def _evaluate(self, bucket: BucketCode, symbols: Mapping[str, int]) -> NDArray[np.int64]:
+    def _launches(
+        self,
+        bucket: BucketCode,
+        calls: Sequence[int],
+        kernels: Sequence[Kernel],
+        grids: Sequence[tuple[int, int, int]],
+        words: Ints,
+    ) -> Launches:
+        pointers = words.ctypes.data + WORD_BYTES * np.arange(len(words), dtype=np.uint64)
+        firsts = (pointers.ctypes.data + WORD_BYTES * bucket.calls[calls, 5]).tolist()
+        counts = [len(kernel.kinds) + NUM_SCRATCH_WORDS for kernel in kernels]
+        prepare, stream = self._driver.prepare, self._stream
+        ready = [
+            prepare(kernel.function, kernel.grid(*grid), first, count, stream)
+            for kernel, grid, first, count in zip(kernels, grids, firsts, counts, strict=True)
+        ]
+        ops = [self.code.ops[number] for number in bucket.calls[calls, 1]]
+        names = tuple((k.symbol, op) for k, op in zip(kernels, ops, strict=True))
+        return Launches(ready, words, pointers, names)
+
+    def _evaluate(self, bucket: BucketCode, symbols: Mapping[str, int]) -> Ints:
         known = {**symbols, "num_pages": self._num_pages}
         values = self._values.copy()
         for number in bucket.sizes:
             if self._open[number]:
-                values[number] = self.code.sizes[number].evaluate(known)
+                values[number] = self._sizes[number].evaluate(known)
         return values
 
-    def _grid(self, call: CallCode, values: NDArray[np.int64]) -> tuple[int, int, int]:
-        x, y, z = (int(values[number]) for number in call.grid)
-        limits = zip((x, y, z), MAX_GRID, strict=True)
-        if not all(0 <= extent <= limit for extent, limit in limits):
+    def _grids(self, bucket: BucketCode, values: Ints) -> Ints:
+        grids = values[bucket.calls[:, 2:5]]
+        outside = np.flatnonzero(((grids < 0) | (grids > MAX_GRID)).any(axis=1))
+        if len(outside):
+            kernel = self.code.kernels[bucket.calls[outside[0], 0]]
             raise DeviceError(
-                f"{self._where}: kernel {call.kernel}: expected a grid within {MAX_GRID},"
-                f" got {(x, y, z)} (use smaller steps)"
+                f"{self._where}: kernel {kernel}: expected a grid within {MAX_GRID},"
+                f" got {tuple(grids[outside[0]].tolist())} (use smaller steps)"
             )
-        return x, y, z
+        return grids
 
-    def _kernel(self, call: CallCode) -> Kernel:
-        kernel = self._kernels[call.kernel]
-        if kernel.kinds != call.kinds:
-            wanted, got = ([KIND_NAMES[k] for k in kinds] for kinds in (kernel.kinds, call.kinds))
-            raise ArtifactError(
-                f"{self._where}: kernel {call.kernel}: expected arguments {wanted}, got {got}"
-            )
-        return kernel
+    def _check_kinds(self, kernels: Sequence[Kernel], kinds: Sequence[tuple[int, ...]]) -> None:
+        """Refuse calls whose arguments are not what their kernels take."""
+        for kernel, given in zip(kernels, kinds, strict=True):
+            if kernel.kinds != given:
+                wanted, got = ([KIND_NAMES[k] for k in some] for some in (kernel.kinds, given))
+                raise ArtifactError(
+                    f"{self._where}: kernel {kernel.symbol}: expected arguments {wanted}, got {got}"
+                )
 
     def _scratch(
         self, kernels: Sequence[Kernel], grids: Sequence[tuple[int, int, int]]
-    ) -> list[tuple[int, int]]:
-        """Address and bytes of each call's scratch memory; address 0 where it needs none."""
+    ) -> list[int]:
+        """Address of each call's scratch memory; 0 where it needs none."""
         sizes = [
             aligned(kernel.scratch_bytes * kernel.num_ctas * x * y * z)
             for kernel, (x, y, z) in zip(kernels, grids, strict=True)
         ]
         largest = max(sizes, default=0)
         if not largest:
-            return [(0, 0)] * len(sizes)
+            return [0] * len(sizes)
         self._memory.ensure(SCRATCH, NUM_SCRATCHES * largest)
         start = self._memory.address(SCRATCH)
         turns = itertools.cycle(range(start, start + NUM_SCRATCHES * largest, largest))
-        return [(next(turns), size) if size else (0, 0) for size in sizes]
+        return [next(turns) if size else 0 for size in sizes]
 
     def _addresses(
         self,
         bucket: BucketCode,
-        values: NDArray[np.int64],
+        values: Ints,
         inputs: Mapping[str, tuple[int, int]],
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
         """Address of each base, once every extent has been found within its memory."""
         addresses = np.zeros(len(self.code.bases), np.int64)
         sizes = np.zeros(len(self.code.bases), np.int64)
@@ -186,19 +189,17 @@ class BoundProgram:
             elif kind != "nothing":
                 addresses[number] = self._memory.address((kind, name))
                 sizes[number] = self._memory.num_bytes((kind, name))
-        for extent in bucket.extents:
-            start, length = int(values[extent.offset]), int(values[extent.length])
-            if start < 0 or length < 0 or start + length > sizes[extent.base]:
-                what = " ".join(self.code.bases[extent.base]).strip()
-                raise DeviceError(
-                    f"{self._where}: {what}: expected {start} + {length} bytes within"
-                    f" {sizes[extent.base]}"
-                )
-        assert addresses[NOTHING] == 0
+        base, starts, lengths = bucket.extents[:, 0], *values[bucket.extents[:, 1:]].T
+        wrong = np.flatnonzero((starts < 0) | (lengths < 0) | (starts + lengths > sizes[base]))
+        if len(wrong):
+            what = " ".join(self.code.bases[base[wrong[0]]]).strip()
+            raise DeviceError(
+                f"{self._where}: {what}: expected {starts[wrong[0]]} + {lengths[wrong[0]]} bytes"
+                f" within {sizes[base[wrong[0]]]}"
+            )
         return addresses
 
-    def _check_numbers(self, bucket: BucketCode, words: NDArray[np.int64]) -> None:
-        numbers = words[bucket.narrow_slots]
+    def _check_numbers(self, numbers: Ints) -> None:
         outside = numbers[(numbers < -(2**31)) | (numbers >= 2**31)]
         if len(outside):
             raise DeviceError(

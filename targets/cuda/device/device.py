@@ -15,6 +15,7 @@ from .arch import best_of
 from .cuda_driver import CudaDriver
 from .driver import Chip, Driver
 from .executable import CudaExecutable, state_bytes
+from .plan_file import code_of
 from .recipes import STEP
 
 MAX_PAGES = 2**31 - 1
@@ -56,7 +57,7 @@ class CudaDevice:
         """Bytes that one page takes over all layers."""
         if STEP not in artifact.entries:
             return 0
-        states = artifact.program(STEP).states
+        states = code_of(artifact, STEP).states
         return sum(state_bytes(s.bytes, 2) - state_bytes(s.bytes, 1) for s in states)
 
 

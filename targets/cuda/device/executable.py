@@ -28,7 +28,8 @@ from .driver import Driver
 from .kernel_table import KernelTable
 from .memory import DeviceMemory, aligned
 from .named_run import run_named
-from .program_code import ProgramCode, encode
+from .plan_file import code_of
+from .program_code import ProgramCode
 from .reader import DeviceLogits, Reader
 from .recipes import ARGMAX, IDS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP, RecipeBook
 from .slots import MAX_IN_FLIGHT, Slot, SlotRing
@@ -78,7 +79,7 @@ class CudaExecutable:
     def _bind(self, artifact: Artifact, pack: Mapping[str, PackedKernel]) -> None:
         """Weights, states, programs, and what steps need."""
         driver = self._driver
-        codes = [encode(artifact.program(entry)) for entry in artifact.entries]
+        codes = [code_of(artifact, entry) for entry in artifact.entries]
         kernels = KernelTable(driver, pack, f"{artifact.path}: {self.isa}")
         self._programs = {
             code.entry: BoundProgram(

@@ -2,7 +2,7 @@
 
 Every distinct size is kept once. The word of argument i of a bucket is
 
-    base address[slot_bases[i]] + value of size[slot_sizes[i]] + slot_words[i]
+    address of its base + value of its size + its own word
 
 where base NOTHING has address 0 and size 0 is "0": a number is a size, a temp is the arena plus its
 offset, a float is its bits. Two words follow each call's arguments: Triton's scratch pointers.
@@ -10,68 +10,62 @@ offset, a float is its bits. Two words follow each call's arguments: Triton's sc
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...artifact import Arg, Bucket, Buffer, Call, Program
-from ...dim_code import DimExpr, parse
+from ...artifact import LOAD_SYMBOLS, Arg, Bucket, Buffer, Program
+from ...dim_code import parse
 from .kernel_table import F32, I32, I64, POINTER
 
 ARENA, NOTHING = 0, 1
 """Bases that every program has."""
+NUM_CALL_WORDS, NUM_EXTENT_WORDS, NUM_SLOT_WORDS = 6, 3, 4
 NUM_SCRATCH_WORDS = 2
+SCRATCH_WORD = (POINTER, NOTHING, 0, 0)
+Ints = NDArray[np.int64]
 Base = tuple[str, str]
 """(kind, name) of a memory region: ("arena", ""), ("input", name), ("weight", name), ..."""
 _NUMBERS = {"i32": I32, "i64": I64, "f32": F32}
 
 
 @dataclass(frozen=True)
-class Extent:
-    """What a bucket uses of a base: bytes ``offset..offset+length``, as numbers of sizes."""
-
-    base: int
-    offset: int
-    length: int
-
-
-@dataclass(frozen=True)
-class CallCode:
-    """A call: its kernel, its grid as numbers of sizes, the place of its words."""
-
-    kernel: str
-    op: str
-    grid: tuple[int, int, int]
-    kinds: tuple[int, ...]
-    first_slot: int
-
-    @property
-    def end_slot(self) -> int:
-        """Place of the scratch words."""
-        return self.first_slot + len(self.kinds)
-
-    def slots(self, kind: int) -> list[int]:
-        """Places of the arguments of one kind."""
-        return [self.first_slot + place for place, k in enumerate(self.kinds) if k == kind]
-
-
-@dataclass(frozen=True)
 class BucketCode:
-    """The calls for up to `tokens_max` tokens."""
+    """The calls for up to `tokens_max` tokens, as tables."""
 
     tokens_max: int | None
-    calls: tuple[CallCode, ...]
-    extents: tuple[Extent, ...]
-    sizes: tuple[int, ...]
-    """Numbers of the sizes that this bucket needs."""
-    slot_bases: NDArray[np.int64]
-    slot_sizes: NDArray[np.int64]
-    slot_words: NDArray[np.int64]
-    narrow_slots: NDArray[np.int64]
-    """Places of the 32-bit numbers."""
+    calls: Ints
+    """[calls, 6]: kernel, op, numbers of the three sizes of its grid, place of its first word."""
+    extents: Ints
+    """[extents, 3]: base, and numbers of sizes: bytes offset..offset+length of it are used."""
+    slots: Ints
+    """[words, 4]: kind, base, number of a size, word."""
+
+    @functools.cached_property
+    def sizes(self) -> list[int]:
+        """Numbers of the sizes that this bucket needs."""
+        used = (self.calls[:, 2:5], self.extents[:, 1:], self.slots[:, 2])
+        numbers: list[int] = np.unique(np.concatenate([part.reshape(-1) for part in used])).tolist()
+        return numbers
+
+    @functools.cached_property
+    def narrow_slots(self) -> Ints:
+        """Places of the 32-bit numbers."""
+        return np.flatnonzero(self.slots[:, 0] == I32)
+
+    @functools.cached_property
+    def ends(self) -> Ints:
+        """Where the scratch words of each call are."""
+        return np.append(self.calls[1:, 5], len(self.slots)) - NUM_SCRATCH_WORDS
+
+    @functools.cached_property
+    def kinds(self) -> list[tuple[int, ...]]:
+        """Kinds of the arguments of each call."""
+        kinds, spans = self.slots[:, 0].tolist(), zip(self.calls[:, 5], self.ends, strict=True)
+        return [tuple(kinds[start:end]) for start, end in spans]
 
 
 @dataclass(frozen=True)
@@ -80,8 +74,12 @@ class ProgramCode:
 
     entry: str
     own_symbols: tuple[str, ...]
-    sizes: tuple[DimExpr, ...]
+    sizes: tuple[str, ...]
+    """Each different size, as `dim_code` spells it."""
     bases: tuple[Base, ...]
+    kernels: tuple[str, ...]
+    ops: tuple[str, ...]
+    """For people: what calls came from."""
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
     states: tuple[Buffer, ...]
@@ -90,9 +88,9 @@ class ProgramCode:
     buckets: tuple[BucketCode, ...]
 
     @property
-    def kernels(self) -> tuple[str, ...]:
-        """Symbols in order of first use."""
-        return tuple(dict.fromkeys(c.kernel for b in self.buckets for c in b.calls))
+    def all_symbols(self) -> tuple[str, ...]:
+        """Symbols that sizes may use."""
+        return (*self.own_symbols, *(s for s in LOAD_SYMBOLS if s not in self.own_symbols))
 
     @property
     def weights(self) -> tuple[str, ...]:
@@ -109,7 +107,7 @@ class _Encoder:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.numbers: dict[str, int] = {}
-        self.sizes: dict[DimExpr, int] = {}
+        self.sizes: dict[str, int] = {}
         self.size("0")
         self.temps = {buffer.name: buffer for buffer in program.temps}
         self.buffers = {
@@ -119,6 +117,8 @@ class _Encoder:
         weights = (("weight", name) for name in program.weights)
         names = [("arena", ""), ("nothing", ""), *self.buffers, *weights]
         self.bases = {name: index for index, name in enumerate(names)}
+        self.kernels = {name: index for index, name in enumerate(program.kernels)}
+        self.ops: dict[str, int] = {}
         self.words: dict[Arg, tuple[int, int, int, int]] = {}
 
     def encode(self) -> ProgramCode:
@@ -129,6 +129,8 @@ class _Encoder:
             own_symbols=self.program.symbols,
             sizes=tuple(self.sizes),
             bases=tuple(self.bases),
+            kernels=tuple(self.kernels),
+            ops=tuple(self.ops),
             inputs=self.program.inputs,
             outputs=self.program.outputs,
             states=self.program.states,
@@ -140,53 +142,40 @@ class _Encoder:
         """Number of a size; equal ones share it, however they are spelled."""
         number = self.numbers.get(text)
         if number is None:
-            expr = parse(text, self.program.all_symbols)
-            number = self.sizes.setdefault(expr, len(self.sizes))
+            spelled = str(parse(text, self.program.all_symbols))
+            number = self.sizes.setdefault(spelled, len(self.sizes))
             self.numbers[text] = number
         return number
 
     def bucket(self, bucket: Bucket) -> BucketCode:
-        calls: list[CallCode] = []
-        slots: list[tuple[int, int, int]] = []
+        calls: list[tuple[int, ...]] = []
+        slots: list[tuple[int, int, int, int]] = []
         for call in bucket.calls:
-            words = [self.word(arg) for arg in call.args]
-            calls.append(self.call(call, tuple(word[0] for word in words), len(slots)))
-            slots += [word[1:] for word in words]
-            slots += [(NOTHING, 0, 0)] * NUM_SCRATCH_WORDS
-        extents = tuple(self.extents(bucket))
-        table = np.array(slots, np.int64).reshape(-1, 3)
-        used = {0, *table[:, 1].tolist()}
-        used.update(number for call in calls for number in call.grid)
-        used.update(number for e in extents for number in (e.offset, e.length))
+            op = self.ops.setdefault(call.op, len(self.ops))
+            grid = [self.size(text) for text in call.grid]
+            calls.append((self.kernels[call.kernel], op, *grid, len(slots)))
+            slots += [self.word(arg) for arg in call.args]
+            slots += [SCRATCH_WORD] * NUM_SCRATCH_WORDS
         return BucketCode(
             tokens_max=bucket.tokens_max,
-            calls=tuple(calls),
-            extents=extents,
-            sizes=tuple(sorted(used)),
-            slot_bases=np.ascontiguousarray(table[:, 0]),
-            slot_sizes=np.ascontiguousarray(table[:, 1]),
-            slot_words=np.ascontiguousarray(table[:, 2]),
-            narrow_slots=np.array([s for c in calls for s in c.slots(I32)], np.int64),
+            calls=np.array(calls, np.int64).reshape(-1, NUM_CALL_WORDS),
+            extents=np.array(self.extents(bucket), np.int64).reshape(-1, NUM_EXTENT_WORDS),
+            slots=np.array(slots, np.int64).reshape(-1, NUM_SLOT_WORDS),
         )
 
-    def call(self, call: Call, kinds: tuple[int, ...], first_slot: int) -> CallCode:
-        x, y, z = map(self.size, call.grid)
-        return CallCode(call.kernel, call.op, (x, y, z), kinds, first_slot)
-
-    def extents(self, bucket: Bucket) -> Sequence[Extent]:
+    def extents(self, bucket: Bucket) -> list[tuple[int, int, int]]:
         """Every buffer that the bucket touches, so that none reaches beyond its memory."""
-        named = {arg.kind: set[str]() for arg in _memory_args(bucket)}
-        for arg in _memory_args(bucket):
-            named[arg.kind].add(arg.value)
-        used, states = named.get("buffer", set()), named.get("state", set())
+        args = [a for c in bucket.calls for a in c.args if a.kind in ("buffer", "state")]
+        used = {arg.value for arg in args if arg.kind == "buffer"}
+        states = {arg.value for arg in args if arg.kind == "state"}
         found = [self.extent(ARENA, b) for name, b in self.temps.items() if name in used]
         for (kind, name), buffer in self.buffers.items():
             if name in (states if kind == "state" else used):
                 found.append(self.extent(self.bases[kind, name], buffer))
         return found
 
-    def extent(self, base: int, buffer: Buffer) -> Extent:
-        return Extent(base, self.size(buffer.offset), self.size(buffer.bytes))
+    def extent(self, base: int, buffer: Buffer) -> tuple[int, int, int]:
+        return base, self.size(buffer.offset), self.size(buffer.bytes)
 
     def word(self, arg: Arg) -> tuple[int, int, int, int]:
         """(kind, base, size, word) of an argument; layers repeat most of them."""
@@ -209,7 +198,3 @@ class _Encoder:
             kind = "input" if ("input", arg.value) in self.bases else "output"
             return POINTER, self.bases[kind, arg.value], self.size(arg.offset), 0
         return POINTER, self.bases[arg.kind, arg.value], self.size(arg.offset), 0
-
-
-def _memory_args(bucket: Bucket) -> list[Arg]:
-    return [a for c in bucket.calls for a in c.args if a.kind in ("buffer", "state")]
