@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 from .context import Context
@@ -21,7 +22,7 @@ from .ir import I32, Block, Function, Op, Pointer, Scalar, Tensor, Value
 from .limits import contiguous_axis
 from .memory_model import MemoryModel
 from .reduce import element_nest
-from .strides import step
+from .strides import constant_of, step
 
 HEADERS = Path(__file__).parent / "emulation_include"
 ACCESSES = frozenset(("tt.load", "tt.store", "tt.atomic_rmw"))
@@ -62,6 +63,9 @@ class Emulation:
         self.sites: dict[Op, int] = {}
         self.blocks: dict[int, int] = {}
         self.costs: list[Cost] = []
+        self.trips: list[int | None] = []
+        """How often each block runs in one program; None where data decides."""
+        self._trips = dict(_block_trips(function.body, 1))
 
     # ---- text around a kernel
 
@@ -96,6 +100,7 @@ class Emulation:
         if known is None:
             known = self.blocks[id(block)] = len(self.costs)
             self.costs.append(block_cost(block, self.model, self.use.on_engine))
+            self.trips.append(self._trips.get(id(block)))
         ctx.em.line(f"++runs[{known}];")
 
     def check(self, ctx: Context, op: Op) -> None:
@@ -185,6 +190,19 @@ def _corner(ctx: Context, pointer: Value, fixed: dict[int, Expr], at: dict[int, 
 
 
 # ---- costs
+
+
+def _block_trips(block: Block, runs: int | None) -> Iterator[tuple[int, int | None]]:
+    """Blocks by identity, with their runs in a program."""
+    yield id(block), runs
+    for op in block.ops:
+        inner = None
+        if op.name == "scf.for" and runs is not None:
+            low, high, stride = (constant_of(v) for v in op.operands[:3])
+            if low is not None and high is not None and stride:
+                inner = runs * max(0, -(-(high - low) // stride))
+        for region in op.regions:
+            yield from _block_trips(region, inner)
 
 
 def block_cost(block: Block, model: MemoryModel, on_engine: bool) -> Cost:

@@ -77,6 +77,8 @@ class EmulatedKernel:
     """Rules of the chip that it breaks, a sentence each."""
     costs: tuple[dict[str, int], ...]
     """What one run of each block of the source costs, the outermost block first."""
+    trips: tuple[int | None, ...]
+    """How often each of them runs in one program; None where data decides."""
 
 
 def translate_emulated(ttir: str, symbol: str, model: MemoryModel) -> EmulatedKernel:
@@ -93,7 +95,8 @@ def translate_emulated(ttir: str, symbol: str, model: MemoryModel) -> EmulatedKe
     source = _Lowering(function, emulation, hazards).source(symbol)
     params = tuple(str(arg.type) for arg in function.args)
     costs = tuple(dataclasses.asdict(cost) for cost in emulation.costs)
-    return EmulatedKernel(CppKernel(symbol, source, params, HEADERS), use, tuple(broken), costs)
+    cpp = CppKernel(symbol, source, params, HEADERS)
+    return EmulatedKernel(cpp, use, tuple(broken), costs, tuple(emulation.trips))
 
 
 class _Lowering:

@@ -169,6 +169,25 @@ def test_the_current_device_is_per_thread(library_bytes: bytes) -> None:
     library.close()
 
 
+def test_an_event_is_not_reached_before_somebody_waits(bench: Any, scale: PackedKernel) -> None:
+    library, event = bench.library, handle(bench.library, "xpu_event_create")
+    query = library.function("xpu_event_query")
+    x = bench.put(np.ones(64, np.float32))
+    bench.xpu.launch(bench.load(scale), ONE, [x, x, 2.0])
+    library.call("xpu_event_record", event, bench.xpu.stream)
+    assert query(event) == 716
+    library.call("xpu_event_wait", event)
+    assert query(event) == 0
+    library.call("xpu_event_destroy", event)
+    assert query(event) == 717
+
+
+def test_what_is_not_emulated_says_so(bench: Any) -> None:
+    code = bench.library.function("xpu_kernel_debug_reset")()
+    error = bench.library.error("xpu_kernel_debug_reset", code)
+    assert "NOSUPPORT (712): debugging kernels is not emulated (update XRE)" in str(error)
+
+
 def test_a_destroyed_stream_is_refused(bench: Any) -> None:
     stream = handle(bench.library, "xpu_stream_create")
     bench.library.call("xpu_stream_destroy", stream)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sglk.targets.kunlun.emulator import predict
+from sglk.targets.kunlun.emulator import predict, predict_programs
 
 COUNTED = ("gm_read", "gm_written", "descriptors", "scalars", "macs", "lm", "uni_sram")
 
@@ -43,6 +43,7 @@ def test_counts_of_loops_and_products(
     np.testing.assert_allclose(c, a @ b, rtol=2e-5, atol=2e-5)
     counted = bench.xpu.counters("matmul")
     expected = predict(packed.meta, [1, 4])
+    assert predict_programs(packed.meta, 1) is None  # K is an argument
     assert expected == {name: counted[name] for name in expected}
     assert counted["macs"] == 64**3
     assert (counted["gm_read"], counted["gm_written"]) == (2 * 64 * 64 * 4, 64 * 64 * 4)
@@ -56,7 +57,8 @@ def test_a_turned_right_side(
 ) -> None:
     """Blocks of the tile are turned in registers on the way."""
     a, b = rng.standard_normal((16, 96)).astype(np.float32), rng.standard_normal((48, 96))
-    weight, c = b.astype(dtype), np.zeros((16, 64), np.float32)
+    weight: np.ndarray[Any, Any] = b.astype(dtype)
+    c = np.zeros((16, 64), np.float32)
     padded = np.concatenate([weight, weight[:16]])
     constants = {"M": 16, "N": 64, "BLOCK_K": 32}
     bench.run(kernels.matmul_t, (1, 1, 1), constants, a=a, b=padded, c=c, K=96)
@@ -70,6 +72,7 @@ def test_a_reduction_over_chunks(bench: Any, kernels: ModuleType, rng: np.random
     np.testing.assert_allclose(y, x.sum(1), rtol=1e-5, atol=1e-5)
     counted = bench.xpu.counters("row_sum")
     expected = predict(packed.meta, [30, 30 * 4])
+    assert predict_programs(packed.meta, 30) == expected
     assert expected == {name: counted[name] for name in expected}
     assert counted["scalars"] == 30
 

@@ -14,6 +14,7 @@ from sglk.targets.artifact import Arg, Artifact, ArtifactWriter, Bucket, Buffer,
 from sglk.targets.artifact.kernel_pack import PackedKernel, write_pack
 from sglk.targets.device import HasArgmax, StepBatch
 from sglk.targets.kunlun.device import EmulatorDevice, KunlunExecutable
+from sglk.targets.kunlun.emulator import predict_step
 from sglk.targets.kunlun.player import build_player
 from sglk.targets.registry import known_targets, open_device
 
@@ -177,12 +178,17 @@ def test_a_launch_that_fails_is_named_by_its_number(executable: KunlunExecutable
         executable.step(batch([3], [4], [0]))
 
 
-def test_counters_are_those_of_the_plan(executable: KunlunExecutable) -> None:
-    for _ in range(2):
-        executable.step(batch([3, 9, 5], [4, 5, 6], [0, 2]))
-    counted = executable.counters()
-    assert counted["launches"] == 4 and counted["programs"] == 2 * (3 + 2)
-    assert executable.counters("toy_logits")["gm_written"] == 4 * VOCAB * 4
+def test_counters_are_those_of_the_plan(
+    executable: KunlunExecutable, toy_kernels: dict[str, PackedKernel]
+) -> None:
+    executable.step(batch([3, 9, 5], [4, 5, 6], [0, 2]))
+    sizes = {"tokens": 3, "seqs": 1, "pages": 2, "rows": 2, "num_pages": 8}
+    for name, counts in predict_step(step_program(), toy_kernels, sizes).items():
+        assert counts is not None
+        counted = executable.counters(name)
+        assert counts == {key: counted[key] for key in counts}
+    assert executable.counters()["launches"] == 2
+    assert executable.counters("toy_logits")["gm_written"] == 2 * VOCAB * 4
 
 
 def test_other_entries_run_on_arrays_by_name(executable: KunlunExecutable) -> None:

@@ -98,6 +98,7 @@ def _meta(
         "alive": list(use.parts),
         "broken": _plain("; ".join(kernel.broken)),
         "costs": [dict(cost) for cost in kernel.costs],
+        "trips": list(kernel.trips),
         "hazards": sorted(model.hazards),
         "isa": isa,
         "digest": digest,

@@ -3,6 +3,8 @@
 
 namespace {
 
+const int FIRST_SIMULATED = 64;
+
 bool read_settings(const char* text, const char** bad) {  // "name=value,name=value"
   while (text && *text) {
     size_t length = strcspn(text, "=,\n");
@@ -76,6 +78,7 @@ int xpu_device_count(int* count) {
 int xpu_set_device(int device) {
   Lock lock;
   if (int code = start()) return code;
+  if (device >= FIRST_SIMULATED) device -= FIRST_SIMULATED;
   if (device < 0 || device >= num_devices())
     return fail(XPU_INVALID_DEVICE, "expected a device below %d, got %d", num_devices(), device);
   current_device = device;
@@ -209,3 +212,4 @@ int xpu_memcpy_peer(int to_device, void* to, int from_device, const void* from, 
 }
 
 #include "exports.h"
+#include "unsupported.h"

@@ -39,7 +39,10 @@ struct xpu_kernel {  // what an XPUFunc points at
 // ---- versions and devices
 XPU_EXPORT int xpu_get_runtime_version(uint32_t* major, uint32_t* minor);
 XPU_EXPORT int xpu_get_driver_version(uint32_t* major, uint32_t* minor);
+XPU_EXPORT int xpu_get_runtime_version_commit(char* text);  // room for 64 bytes
 XPU_EXPORT int xpu_device_count(int* count);
+XPU_EXPORT int xpu_device_list(int* devices);  // room for 64 of them
+XPU_EXPORT int DEVICE_SIMULATOR(int device);   // ids from 64 on are simulated devices
 XPU_EXPORT int xpu_set_device(int device);
 XPU_EXPORT int xpu_current_device(int* device);
 XPU_EXPORT int xpu_device_get_attr(uint64_t* value, int attribute, int device);
@@ -54,6 +57,7 @@ XPU_EXPORT int xpu_host_register(void* pointer, uint64_t bytes, unsigned flags);
 XPU_EXPORT int xpu_host_unregister(void* pointer);
 XPU_EXPORT int xpu_memcpy(void* to, const void* from, uint64_t bytes, int kind);
 XPU_EXPORT int xpu_memcpy_async(void* to, const void* from, uint64_t bytes, int kind, XPUStream);
+XPU_EXPORT int xpu_mmap(void** host, void* device, size_t bytes);  // not emulated
 XPU_EXPORT int xpu_memcpy_peer(int to_device, void* to, int from_device, const void* from, uint64_t);
 
 // ---- streams and events
@@ -65,14 +69,24 @@ XPU_EXPORT int xpu_event_create(XPUEvent*);
 XPU_EXPORT int xpu_event_destroy(XPUEvent);
 XPU_EXPORT int xpu_event_record(XPUEvent, XPUStream);
 XPU_EXPORT int xpu_event_wait(XPUEvent);
+XPU_EXPORT int xpu_event_query(XPUEvent);  // XPU_BUSY until it was reached; newer runtimes only
 
 // ---- kernels
 XPU_EXPORT int load_binary(const char* name, const void* image, uint64_t bytes, int is_sdnn,
                            uint32_t printf_offset, XPUFunc* function);
+XPU_EXPORT int xpu_create_cl_func(XPUFunc*, uint64_t code, uint32_t bytes, uint32_t pc, uint32_t param_dwords,
+                                  uint64_t hash, const char* name, bool on_xpu);  // not emulated
+XPU_EXPORT int xpu_create_sd_func(XPUFunc*, uint64_t code, uint32_t bytes, uint32_t pc, uint32_t param_dwords,
+                                  uint64_t hash, const char* name, bool on_xpu);  // not emulated
 XPU_EXPORT int xpu_launch_argument_set(const void* argument, size_t bytes, size_t offset);
 XPU_EXPORT int xpu_launch_config(int clusters, int cores, XPUStream stream);
 XPU_EXPORT int xpu_launch_async(XPUFunc);
 XPU_EXPORT int xpu_last_kernel_exec_time(uint64_t* nanoseconds);
+XPU_EXPORT int xpu_profiler_start(void);
+XPU_EXPORT int xpu_profiler_stop(void);
+XPU_EXPORT int xpu_kernel_debug(XPUStream);    // not emulated
+XPU_EXPORT int xpu_kernel_debug_reset(void);   // not emulated
+XPU_EXPORT int xpu_get_ccix_peer_id(int device, int port, int* peer);  // not emulated
 
 struct xpu_launch_param {  // a row of xpuLaunchKernel's parameters
   int32_t index;
