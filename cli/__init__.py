@@ -35,7 +35,7 @@ LOGGED = (
     ("sglk",),
     ("sglk.passes",),
     ("sglk.targets.cpu.build", "sglk.targets.tilec"),
-    ("sglk.targets.cpu.device",),
+    ("sglk.targets.cpu.device", "sglk.targets.cuda.device"),
 )
 """Loggers that each level of ``SGLK_DEBUG`` opens."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError
-from ..targets.device import Executable, StepBatch
+from ..targets.device import Executable, Logits, StepBatch
 from .roofline import Roofline
 
 
@@ -96,10 +96,11 @@ def _profile(
     roofline: Roofline | None,
 ) -> StepProfile:
     """One warm-up, the steps without clocks, then the steps again with them."""
-    executable.step(batches[0])
+    _finish(executable.step(batches[0]))
     started = time.perf_counter()
     for batch in batches:
-        executable.step(batch)
+        logits = executable.step(batch)
+    _finish(logits)
     wall = (time.perf_counter() - started) / len(batches)
     executable.start_profile()
     for batch in batches:
@@ -110,6 +111,12 @@ def _profile(
     else:
         kernels = with_work(calls, len(batches), roofline, step_sizes(batches[-1]))
     return StepProfile(name, len(batches[0].token_ids), context, wall, kernels)
+
+
+def _finish(logits: Logits) -> None:
+    """Wait for a step that may be only queued: reading a row does."""
+    if len(logits):
+        logits[0]
 
 
 def summed(calls: Iterable[Any], steps: int) -> list[KernelTime]:

@@ -254,6 +254,20 @@ def test_shapes_are_checked(load: Load, toy: Any) -> None:
         executable.argmax(rows_of(1))
 
 
+def test_launches_can_be_timed_one_by_one(load: Load, toy: Any, driver: NullDriver) -> None:
+    executable = load()
+    texts = prefill(toy, executable, PROMPTS[:2])
+    executable.start_profile()
+    driver.records.clear()
+    for _ in range(2):
+        decode(toy, executable, texts, FIRST_PAGES[:2])
+    assert [len(driver.of(kind)) for kind in ("graph", "launch")] == [0, 10]
+    assert [(t.kernel, t.op) for t in executable.profile()] == [
+        ("place", "place"), ("write", "write_kv"), ("attend", "attention"), ("head", "linear"),
+        ("best", "argmax"),
+    ]  # fmt: skip
+
+
 def test_closing_gives_everything_back(load: Load, toy: Any, driver: NullDriver) -> None:
     executable = load()
     prefill(toy, executable, PROMPTS)

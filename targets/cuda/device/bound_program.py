@@ -107,7 +107,7 @@ class BoundProgram:
         words = addresses[slots[:, 1]] + values[slots[:, 2]] + slots[:, 3]
         self._check_numbers(words[bucket.narrow_slots])
         sizes = grids[calls].tolist()
-        words[bucket.ends[calls]] = self._scratch(kernels, sizes)
+        words[bucket.ends[calls]] = self._scratch([k.scratch for k in kernels], sizes)
         return self._launches(bucket, calls, kernels, sizes, words)
 
     def _launches(
@@ -139,8 +139,9 @@ class BoundProgram:
         return values
 
     def _grids(self, bucket: BucketCode, values: Ints) -> Ints:
-        grids = values[bucket.calls[:, 2:5]]
-        outside = np.flatnonzero(((grids < 0) | (grids > MAX_GRID)).any(axis=1))
+        # Sizes are made for positive symbols: with no rows at all some fall below 0.
+        grids = np.maximum(values[bucket.calls[:, 2:5]], 0)
+        outside = np.flatnonzero((grids > MAX_GRID).any(axis=1))
         if len(outside):
             kernel = self.code.kernels[bucket.calls[outside[0], 0]]
             raise DeviceError(
@@ -158,14 +159,17 @@ class BoundProgram:
                     f"{self._where}: kernel {kernel.symbol}: expected arguments {wanted}, got {got}"
                 )
 
-    def _scratch(
-        self, kernels: Sequence[Kernel], grids: Sequence[tuple[int, int, int]]
-    ) -> list[int]:
+    def reserve(self, symbols: Mapping[str, int]) -> None:
+        """Make memory large enough for these symbols, loading no kernel."""
+        bucket = self.code.buckets[self.bucket(symbols.get("tokens", 0))]
+        grids = self._grids(bucket, self._evaluate(bucket, symbols))
+        self._memory.ensure(("arena", ""), self.arena_bytes(symbols))
+        each = [self._kernels.scratch_bytes(name) for name in self.code.kernels]
+        self._scratch([each[number] for number in bucket.calls[:, 0]], grids.tolist())
+
+    def _scratch(self, each: Sequence[int], grids: Sequence[tuple[int, int, int]]) -> list[int]:
         """Address of each call's scratch memory; 0 where it needs none."""
-        sizes = [
-            aligned(kernel.scratch_bytes * kernel.num_ctas * x * y * z)
-            for kernel, (x, y, z) in zip(kernels, grids, strict=True)
-        ]
+        sizes = [aligned(n * x * y * z) for n, (x, y, z) in zip(each, grids, strict=True)]
         largest = max(sizes, default=0)
         if not largest:
             return [0] * len(sizes)

@@ -7,6 +7,7 @@ tokens back, one event. Nothing waits until a result is read.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import weakref
 from collections import deque
@@ -29,12 +30,13 @@ from .kernel_table import KernelTable
 from .memory import DeviceMemory, aligned
 from .named_run import run_named
 from .plan_file import code_of
+from .profile import CallTime, LaunchTimer
 from .program_code import ProgramCode
 from .reader import DeviceLogits, Reader
-from .recipes import ARGMAX, IDS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP, RecipeBook
+from .recipes import ARGMAX, IDS, INPUTS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP, RecipeBook
 from .slots import MAX_IN_FLIGHT, Slot, SlotRing
-from .step_layout import sizes_of
-from .step_sizes import StepSizes, largest, padded
+from .step_layout import most_words, sizes_of
+from .step_sizes import StepSizes, corners, padded
 from .weights import load_weights
 
 log = logging.getLogger(__name__)
@@ -103,19 +105,22 @@ class CudaExecutable:
         step = self._programs[STEP]
         _check_step(step.code, self.page_size, self._driver.where)
         pages = min(-(-context_length // self.page_size), self.num_pages) or 1
-        usual = largest(self.max_tokens, min(self.max_tokens, TYPICAL_SEQS), pages)
-        every_row = padded(StepSizes(self.max_tokens, self.max_tokens, 1, self.max_tokens)).rows
-        for program in self._programs.values():
-            if set(program.code.own_symbols) <= STEP_SYMBOLS:
-                self._memory.ensure(("arena", ""), program.arena_bytes(usual._asdict()))
-        self._memory.ensure(LOGITS, aligned(4 * usual.rows * self.vocab_size))
+        usual = corners(self.max_tokens, min(self.max_tokens, TYPICAL_SEQS), pages)
+        programs = [self._programs[n] for n in (STEP, ARGMAX, SAMPLE) if n in self._programs]
+        for program, sizes in itertools.product(programs, usual):
+            program.reserve(sizes._asdict())
+        self._memory.ensure(INPUTS, 4 * max(map(most_words, usual)))
+        rows = max(sizes.rows for sizes in usual)
+        self._memory.ensure(LOGITS, aligned(4 * rows * self.vocab_size))
         # Tokens of the step before are read by the one after: their memory must never move.
-        self._memory.ensure(IDS, aligned(4 * max(usual.rows, every_row)))
-        sizes = (self.page_size, self.num_pages, self.vocab_size)
+        every = StepSizes(self.max_tokens, self.max_tokens, 1, self.max_tokens)
+        max_rows = max(rows, padded(every).rows)
+        self._memory.ensure(IDS, aligned(4 * max_rows))
+        layout = (self.page_size, self.num_pages, self.vocab_size)
         self._book = RecipeBook(
-            self._driver, self._stream, self._memory, self._programs, sizes, self._reader
+            self._driver, self._stream, self._memory, self._programs, layout, self._reader
         )
-        self._ring = SlotRing(self._driver, max(usual.rows, every_row))
+        self._ring = SlotRing(self._driver, max_rows)
         self._resources.callback(self._ring.close)
         self._resources.callback(self._book.close)
         if self.can_sample:
@@ -205,6 +210,17 @@ class CudaExecutable:
         """Run an entry that is no decoder step on arrays by name; outputs as copies."""
         return run_named(self._driver, self._memory, self._reader, self._program(entry), inputs)
 
+    def start_profile(self) -> None:
+        """From now on, time every launch of a step on its own, without graphs."""
+        self._program(STEP)
+        self._book.timer = LaunchTimer(self._driver, self._stream)
+        self._resources.callback(self._book.timer.close)
+
+    def profile(self, entry: str = STEP) -> list[CallTime]:
+        """Time of each call since `start_profile`; those of the sampler follow the step's."""
+        self._program(entry)
+        return self._book.timer.times() if self._book.timer else []
+
     def memory_bytes(self) -> dict[str, int]:
         """Device memory by purpose."""
         return self._memory.sizes()
@@ -229,6 +245,7 @@ class CudaExecutable:
             num_words = layout.num_words_with_draws
         driver.copy_in(recipe.inputs_address, slot.inputs_address, 4 * num_words, self._stream)
         self._book.run(recipe, sizes.rows)
+        log.debug("step: %s as %s", sizes, recipe.sizes)
         if ending and sizes.rows:
             num_bytes = 4 * sizes.rows
             driver.copy_out(slot.ids_address, recipe.ids_address, num_bytes, self._stream)

@@ -12,6 +12,7 @@ from ...artifact.schema import as_choice, as_int, as_list, as_text, shorten
 from .driver import Driver, Grid, Handle
 
 THREADS_PER_WARP = 32
+MAX_CTAS = 16
 POINTER, I32, I64, F32 = range(4)
 """Kinds of argument."""
 _KINDS = {
@@ -30,8 +31,8 @@ class Kernel:
     """Of the arguments that a call gives; two pointers to scratch memory follow them."""
     num_threads: int
     shared_bytes: int
-    scratch_bytes: int
-    """Scratch memory of each block."""
+    scratch: int
+    """Bytes of scratch memory for each program."""
     num_ctas: int
     is_dependent: bool
 
@@ -68,6 +69,12 @@ class KernelTable:
                 " (compile the model again)"
             )
 
+    def scratch_bytes(self, symbol: str) -> int:
+        """Scratch memory for each program of a kernel, which need not be loaded."""
+        where, meta = f"{self._where}: {symbol}", self._pack[symbol].meta
+        num_ctas = as_int(where, meta.get("num_ctas", 1), 1, MAX_CTAS)
+        return _size(where, meta, "global_scratch") * num_ctas
+
     def _load(self, symbol: str) -> Kernel:
         self.check([symbol])
         where = f"{self._where}: {symbol}"
@@ -83,8 +90,8 @@ class KernelTable:
             kinds=_kinds(where, meta.get("params")),
             num_threads=THREADS_PER_WARP * as_int(where, meta.get("num_warps"), 1, 32),
             shared_bytes=shared,
-            scratch_bytes=_size(where, meta, "global_scratch"),
-            num_ctas=as_int(where, meta.get("num_ctas", 1), 1, 16),
+            scratch=self.scratch_bytes(symbol),
+            num_ctas=as_int(where, meta.get("num_ctas", 1), 1, MAX_CTAS),
             is_dependent=meta.get("pdl", False) is True,
         )
 

@@ -20,6 +20,7 @@ from ....errors import DeviceError
 from .bound_program import BoundProgram, Launches
 from .driver import Driver, Handle
 from .memory import DeviceMemory
+from .profile import LaunchTimer
 from .reader import Reader
 from .step_layout import StepLayout
 from .step_sizes import StepSizes, padded
@@ -83,6 +84,8 @@ class RecipeBook:
         self._generation = memory.generation
         self._checked: set[tuple[int, str]] = set()
         self._mode = _mode()
+        self.timer: LaunchTimer | None = None
+        """Set: launches are timed one by one."""
 
     def get(self, sizes: StepSizes, ending: str) -> Recipe:
         """The recipe for a step of these sizes."""
@@ -114,6 +117,10 @@ class RecipeBook:
     def run(self, recipe: Recipe, num_rows: int) -> None:
         """Queue a recipe; the first `num_rows` rows count. Its inputs are on the device already."""
         recipe.num_uses += 1
+        if self.timer is not None:
+            names = [name for launches in recipe.kept for name in launches.ops]
+            self.timer.run(recipe.launches, names, recipe.bucket)
+            return
         if recipe.graph is None and self._wants_graph(recipe):
             recipe.graph = self._capture(recipe)
             kind = (recipe.bucket, recipe.ending)

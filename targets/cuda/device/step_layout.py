@@ -79,6 +79,14 @@ class StepLayout:
         return {name: (address + 4 * first, 4 * count) for name, (first, count) in places}
 
 
+def most_words(sizes: StepSizes) -> int:
+    """Words that the block of a class takes at most, parameters of draws included."""
+    tokens, seqs, pages, rows = sizes
+    draws = len(DRAW_FIELDS) * rows * _DRAW_BYTES // 4
+    gaps = ALIGNED_WORDS * (len(STEP_FIELDS) + len(DRAW_FIELDS))
+    return 3 * tokens + seqs * (pages + 2) + 1 + rows + draws + gaps
+
+
 class StagedStep:
     """Views of a block in pinned memory, one for each input of a layout."""
 

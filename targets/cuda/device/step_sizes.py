@@ -53,13 +53,14 @@ def padded(sizes: StepSizes) -> StepSizes:
     return StepSizes(-(-tokens // tile) * tile, seqs, pages, rows)
 
 
-def largest(max_tokens: int, seqs: int, pages: int) -> StepSizes:
-    """The class that memory is reserved for."""
-    sizes = padded(StepSizes(max_tokens, seqs, pages, seqs))
-    decode = _decode_class(seqs)
-    return StepSizes(
-        max(sizes.tokens, decode), max(sizes.seqs, decode), sizes.pages, max(sizes.rows, decode)
-    )
+def corners(max_tokens: int, max_seqs: int, pages: int) -> list[StepSizes]:
+    """Classes that need the most memory: it is reserved for them.
+
+    Decode steps of every class, and full steps of one sequence and of many.
+    """
+    decode = [c for c in DECODE_CLASSES if c < max_seqs] + [_decode_class(max_seqs)]
+    full = [StepSizes(max_tokens, seqs, pages, seqs) for seqs in (1, max_seqs)]
+    return [padded(StepSizes(c, c, pages, c)) for c in decode] + [padded(sizes) for sizes in full]
 
 
 def _decode_class(tokens: int) -> int:
