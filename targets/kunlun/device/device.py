@@ -11,7 +11,7 @@ from typing import cast
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Artifact
 from ...artifact.kernel_pack import PackedKernel, read_pack
-from .executable import KunlunExecutable, state_bytes
+from .executable import KunlunExecutable, open_player, state_bytes
 from .library import VENDOR_LIBRARY, XreLibrary
 from .xpu import Xpu
 
@@ -49,9 +49,13 @@ class KunlunDevice:
                 library.call("xpuemu_configure", f"threads={threads}".encode())
             xpu = Xpu(library)
             undo.callback(xpu.close)
+            player = open_player(artifact, library)
+            if player is not None:
+                undo.callback(player.close)
             executable = KunlunExecutable(
-                artifact, xpu, kernels, num_pages=num_pages, max_tokens=max_tokens
-            )
+                artifact, xpu, kernels,
+                num_pages=num_pages, max_tokens=max_tokens, player=player,
+            )  # fmt: skip
             undo.pop_all()
         log.info("%s: %s, %d bytes on the device", artifact.path, self.name, xpu.used_bytes)
         return executable

@@ -39,6 +39,7 @@ class KunlunExecutable:
         *,
         num_pages: int,
         max_tokens: int,
+        player: Player | None = None,
     ) -> None:
         self.num_pages = num_pages
         self.max_tokens = max_tokens
@@ -52,7 +53,7 @@ class KunlunExecutable:
         missing = [name for name in needed if name not in kernels]
         if missing:
             raise ArtifactError(f"{artifact.path}: its kernels lack {missing[:5]}")
-        self._player = open_player(artifact, xpu.library)
+        self._player = player
         loaded = {name: xpu.load_kernel(name, kernels[name]) for name in needed}
         check_capacity(artifact, xpu, programs, num_pages)
         self._regions = self._weights(artifact, xpu, programs) | self._states(xpu, programs)
