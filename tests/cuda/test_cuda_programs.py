@@ -94,6 +94,8 @@ def test_growing_the_arena_has_a_generation(bind: Bind, driver: NullDriver) -> N
     before = memory.generation
     bound.prepare({"n": 10}, {"x": (0x7000, 40)})
     assert memory.generation == before
+    memory.ensure(("draws", ""), 64)  # a new region moves nothing
+    assert memory.generation == before
     bound.prepare({"n": 500}, {"x": (0x7000, 2000)})
     assert memory.generation == before + 1 and len(driver.of("free")) == 1
 

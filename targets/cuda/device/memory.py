@@ -48,8 +48,8 @@ class DeviceMemory:
             self._driver.synchronize(self._stream)
             self._driver.free(self._owned.pop(name))
             self._regions.pop(name)
+            self.generation += 1
         self.allocate(name, aligned(size))
-        self.generation += 1
 
     def __contains__(self, name: Name) -> bool:
         return name in self._regions

@@ -18,7 +18,7 @@ from .bound_program import BoundProgram, Launches
 from .driver import Driver, Handle
 from .memory import ALIGNMENT, DeviceMemory, aligned
 
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 8 << 20
 NUM_WORKERS = 6
 """Threads that copy from the page cache into pinned memory, each with a chunk of its own; one of
 them moves about 3 GB/s, the bus takes over 20."""
