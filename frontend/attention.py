@@ -7,8 +7,9 @@ tensor, so the captured graph holds the kind of the mask (full, sliding window) 
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,15 @@ from ..errors import FrontendError
 IMPLEMENTATION = "sglk"
 """Name of the attention implementation, as in ``from_config(..., attn_implementation="sglk")``."""
 
+SPELLED_OUT = "eager"
+"""transformers' implementation of plain products and masks, which a pass can recognise again."""
 FAR = 1 << 20  # a position past every window in use, to tell full attention from a large window
 _MEANINGFUL = ("position_bias", "head_mask", "alibi", "indices", "block_indices")
 """Arguments that some models give to attention and that change its result."""
+
+
+class OwnAttention(FrontendError):
+    """A model that computes attention or masks itself: it may work spelled out."""
 
 
 @torch.library.custom_op("sglk::attention", mutates_args=())
@@ -90,11 +97,22 @@ class MaskKind:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-def _used_as_tensor(name: str) -> FrontendError:
-    return FrontendError(
+def _used_as_tensor(name: str) -> OwnAttention:
+    return OwnAttention(
         "attention mask: expected a model that calls transformers' AttentionInterface, got one "
         f"that applies {name} to the mask itself (this architecture is not supported)"
     )
+
+
+def _refuse(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any) -> Any:
+        raise _used_as_tensor(name)
+
+    return refuse
+
+
+for _name in ("getitem", "add", "sub", "mul", "and", "or", "invert", "neg", "lt", "gt"):
+    setattr(MaskKind, f"__{_name}__", _refuse(_name))
 
 
 def mask_kind(*, mask_function: Callable[..., Any], **details: Any) -> MaskKind:
@@ -116,6 +134,31 @@ def mask_kind(*, mask_function: Callable[..., Any], **details: Any) -> MaskKind:
         except (RuntimeError, TypeError, AttributeError) as error:
             raise _unknown_mask(mask_function) from error  # it depends on traced tensors
     raise _unknown_mask(mask_function)
+
+
+def mask_tensor(
+    *, q_length: int, kv_length: int, dtype: torch.dtype = torch.float32, **details: Any
+) -> torch.Tensor:
+    """The mask function for attention that is spelled out: 0 or the lowest number, [1, 1, Q, K].
+
+    Made of positions alone, so that nothing of a padding mask is left in the graph.
+    """
+    kind = mask_kind(**details)
+    seen = kind.sees(torch.arange(q_length)[:, None], torch.arange(kv_length)[None, :])
+    zero = torch.zeros((), dtype=dtype)
+    return torch.where(seen, zero, torch.finfo(dtype).min)[None, None]
+
+
+@contextlib.contextmanager
+def plain_masks() -> Iterator[None]:
+    """While a model is captured spelled out: its masks come from `mask_tensor`."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as FUNCTIONS
+
+    FUNCTIONS[SPELLED_OUT] = mask_tensor
+    try:
+        yield
+    finally:
+        del FUNCTIONS[SPELLED_OUT]  # type: ignore[no-untyped-call]
 
 
 def _probes(window: int | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,12 +189,12 @@ def attend(
     """The attention function given to transformers."""
     where = type(module).__name__
     if not isinstance(attention_mask, MaskKind):
-        raise FrontendError(
+        raise OwnAttention(
             f"{where}: expected a mask made by transformers' mask functions, got "
             f"{type(attention_mask).__name__} (this architecture makes masks of its own)"
         )
     if extra := [name for name in _MEANINGFUL if details.get(name) is not None]:
-        raise FrontendError(
+        raise OwnAttention(
             f"{where}: expected attention of q, k, v, scale, window, softcap and sinks, "
             f"got {', '.join(extra)} (this architecture is not supported)"
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import logging
 import warnings
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import FrontendError, SglkError
 from ..ir.graph import Graph
-from . import attention
+from . import attention, experts
 from .captured import Progress, silent
 from .fx_convert import convert_program, symbol_names
 
@@ -40,10 +39,11 @@ def capture_causal_lm(config: Any, progress: Progress | None = None) -> Graph:
     up to the context length of the config.
     """
     progress = progress or silent
-    progress("build", 0, 1)
-    model = build_without_weights(config)
-    progress("build", 1, 1)
-    program = export_causal_lm(model, progress)
+    try:
+        program = _exported(config, attention.IMPLEMENTATION, progress)
+    except attention.OwnAttention as first:
+        with attention.plain_masks():
+            program = _spelled_out(config, first, progress)
     names = symbol_names(program, _INPUTS)
     return convert_program(
         program,
@@ -52,6 +52,22 @@ def capture_causal_lm(config: Any, progress: Progress | None = None) -> Graph:
         rename=lambda name: name.removeprefix(_PREFIX),
         progress=progress,
     )
+
+
+def _exported(config: Any, implementation: str, progress: Progress) -> ExportedProgram:
+    progress("build", 0, 1)
+    model = build_without_weights(config, implementation)
+    progress("build", 1, 1)
+    return export_causal_lm(model, progress)
+
+
+def _spelled_out(config: Any, first: FrontendError, progress: Progress) -> ExportedProgram:
+    """With attention as products and masks; a fault here keeps the fault of the first try."""
+    try:
+        return _exported(config, attention.SPELLED_OUT, progress)
+    except FrontendError as error:
+        error.add_note(f"tried with attention spelled out, because of: {first}")
+        raise
 
 
 class _EmptyOnMeta(TorchFunctionMode):
@@ -67,18 +83,22 @@ class _EmptyOnMeta(TorchFunctionMode):
         return result
 
 
-def build_without_weights(config: Any) -> torch.nn.Module:
+def build_without_weights(
+    config: Any, implementation: str = attention.IMPLEMENTATION
+) -> torch.nn.Module:
     """The model of ``config`` in eval mode, its parameters fake f32 tensors on the CPU."""
     from transformers import AutoModelForCausalLM
     from transformers.initialization import no_init_weights
 
     attention.register()
+    experts.register()
     with model_errors(config.model_type, "building it from its config"):
         with quiet(), _EmptyOnMeta(), no_init_weights():
             auto: Any = AutoModelForCausalLM
             model = auto.from_config(
                 copy.deepcopy(config),
-                attn_implementation=attention.IMPLEMENTATION,
+                attn_implementation=implementation,
+                experts_implementation=attention.IMPLEMENTATION,
                 dtype=torch.float32,
             )
         model.tie_weights()
@@ -102,36 +122,33 @@ def _fake_parameters(model: torch.nn.Module) -> None:
 
 
 class _Step(torch.nn.Module):
-    """The model as the graph sees it: token ids and positions in, logits of every position out.
+    """The model as the graph sees it: token ids in, logits of every position out.
 
     A mask of ones says that nothing is padded; without one transformers looks for packed sequences.
+    Positions are left to the model, since some count from an offset; what it counts with becomes
+    the positions input where requests are mixed.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model_under_capture = model
-        accepted = inspect.signature(model.forward).parameters
-        self.takes_positions = "position_ids" in accepted or any(
-            p.kind is p.VAR_KEYWORD for p in accepted.values()
-        )
 
     def forward(self, token_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        positions = {"position_ids": position_ids} if self.takes_positions else {}
         output = self.model_under_capture(
-            input_ids=token_ids,
-            attention_mask=torch.ones_like(token_ids),
-            use_cache=False,
-            **positions,
+            input_ids=token_ids, attention_mask=torch.ones_like(token_ids), use_cache=False
         )
         return output.logits  # type: ignore[no-any-return]
 
 
 def export_causal_lm(model: torch.nn.Module, progress: Progress = silent) -> ExportedProgram:
-    """Export with ``tokens`` from 2 (torch takes 1 for a constant) to the context length."""
+    """Export with ``tokens`` from 2 (torch takes 1 for a constant) to below the context length.
+
+    Just there, a slice of a table is the whole table, and torch wants to know which it is.
+    """
     parameter = next(iter(model.parameters()))
     mode = getattr(parameter, "fake_mode", contextlib.nullcontext())
     limit = getattr(_text_config(model), "max_position_embeddings", None)
-    tokens = Dim("tokens", min=2, max=limit) if limit else Dim("tokens", min=2)
+    tokens = Dim("tokens", min=2, max=limit - 1) if limit else Dim("tokens", min=2)
     config: Any = model.config
     hooks = _report_layers(model, progress)
     try:
@@ -189,7 +206,7 @@ def model_errors(model_type: str, doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, KeyError) and error.args == (attention.IMPLEMENTATION,):
-            raise FrontendError(
+            raise attention.OwnAttention(
                 f"{model_type}: expected a model that calls transformers' AttentionInterface, got "
                 "one with attention classes of its own (this architecture is not supported)"
             ) from error

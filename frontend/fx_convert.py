@@ -21,12 +21,18 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from ..errors import FrontendError, SglkError
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
-from . import fx_convert_elementwise, fx_convert_linear, fx_convert_shape
+from . import fx_convert_elementwise, fx_convert_linear, fx_convert_order, fx_convert_shape
 from .captured import Progress, silent
 from .fx_convert_context import CONVERTERS, Emitter, Unsupported, numpy_array, source_line
 from .fx_convert_dims import DimNames
 
-__all__ = ["convert_program", "fx_convert_elementwise", "fx_convert_linear", "fx_convert_shape"]
+__all__ = [
+    "convert_program",
+    "fx_convert_elementwise",
+    "fx_convert_linear",
+    "fx_convert_order",
+    "fx_convert_shape",
+]
 
 
 def convert_program(

@@ -179,6 +179,26 @@ def leaky_relu(e: Emitter, x: Value, negative_slope: float = 0.01) -> Value:
     return e.emit(ops.Where(), positive, x, e.emit(ops.Mul(), x, e.scalar(negative_slope, F32)))
 
 
+@converts("softplus")
+def softplus(e: Emitter, x: Value, beta: float = 1, threshold: float = 20) -> Value:
+    """log(1 + e^(beta x)) / beta, and x itself from where both are the same to f32."""
+    scaled = e.emit(ops.Mul(), x, e.scalar(beta, F32))
+    inner = e.emit(ops.Exp(), e.emit(ops.Minimum(), scaled, e.scalar(threshold, F32)))
+    curve = e.emit(ops.Div(), log1p(e, inner), e.scalar(beta, F32))
+    return e.emit(ops.Where(), e.emit(ops.Gt(), scaled, e.scalar(threshold, F32)), x, curve)
+
+
+@converts("log1p")
+def log1p(e: Emitter, x: Value) -> Value:
+    """Exact to a rounding of 1, as everything that is added to it."""
+    return e.emit(ops.Log(), e.emit(ops.Add(), e.cast(x, F32), e.scalar(1, F32)))
+
+
+@converts("expm1")
+def expm1(e: Emitter, x: Value) -> Value:
+    return e.emit(ops.Sub(), e.emit(ops.Exp(), e.cast(x, F32)), e.scalar(1, F32))
+
+
 @converts("hardtanh")
 def hardtanh(e: Emitter, x: Value, min_val: float = -1, max_val: float = 1) -> Value:
     return clamp(e, x, min_val, max_val)

@@ -15,10 +15,11 @@ from ..ir.ops import reduce as reduces
 from ..ir.ops.attention import Attention
 from ..ir.ops.linear import Linear, MatMul
 from ..ir.ops.norm import LayerNorm
-from ..ir.ops.shape import Transpose
+from ..ir.ops.shape import Concat, Transpose
 from ..ir.ops.sparse import Embedding
 from ..ir.types import TensorType
 from .fx_convert_context import Converter, Emitter, Unsupported, axis_of, converts
+from .fx_convert_shape import take
 
 # Products ----------------------------------------------------------------------------------
 
@@ -56,19 +57,37 @@ def embedding(e: Emitter, weight: Value, indices: Value, *_: Any, **__: Any) -> 
 
 @converts("index")
 def index(e: Emitter, x: Value, indices: Sequence[Value | None]) -> Value:
-    """Rows of a table by integer index; the other forms of indexing are refused."""
-    rows = indices[0] if len(indices) == 1 else None
-    if rows is None or not rows.type.dtype.is_integer or x.type.dtype != F32:
-        raise Unsupported(f"indexing {x.type} by anything but integers along its first dim")
+    """Rows of a table by integer index, or parts along one axis by constant ones."""
+    given = [(axis, rows) for axis, rows in enumerate(indices) if rows is not None]
+    if len(given) != 1 or not given[0][1].type.dtype.is_integer:
+        raise Unsupported(f"indexing {x.type} by anything but integers along one dim")
+    axis, rows = given[0]
+    if rows.data is not None and rows.type.rank == 1 and rows.data.size <= _FEW:
+        return _parts(e, x, axis, [int(i) for i in rows.data])
+    if axis != 0 or x.type.dtype != F32:
+        raise Unsupported(f"indexing {x.type} by computed integers along dim {axis}")
     table = e.reshape(x, (x.type.shape[0], _tail(x)))
     return e.reshape(e.emit(Embedding(), table, rows), e.shape)
 
 
+_FEW = 64
+
+
+def _parts(e: Emitter, x: Value, axis: int, at: Sequence[int]) -> Value:
+    """One slice for each run of neighbours."""
+    size = x.type.shape[axis]
+    if not isinstance(size, int):
+        raise Unsupported(f"constant indices along the symbolic dim {size}")
+    places = [i % size for i in at]
+    starts = [n for n, i in enumerate(places) if n == 0 or i != places[n - 1] + 1]
+    runs = [places[a:b] for a, b in zip(starts, [*starts[1:], len(places)], strict=True)]
+    parts = [take(e, x, axis, run[0], run[-1] + 1) for run in runs]
+    return parts[0] if len(parts) == 1 else e.emit(Concat(axis), *parts)
+
+
 @converts("index_select")
 def index_select(e: Emitter, x: Value, dim: int, rows: Value) -> Value:
-    if axis_of(x, dim) != 0:
-        raise Unsupported("selecting by index along any dim but the first")
-    return index(e, x, [rows])
+    return index(e, x, [*[None] * axis_of(x, dim), rows])
 
 
 def _tail(x: Value) -> Any:

@@ -17,11 +17,11 @@ import sympy
 from ..ir.dim import Dim, prod, symbols_of
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
-from ..ir.ops.attention import Attention, PagedAttention, WriteKv
 from ..ir.ops.elementwise import Binary, Cast, Unary, Where
 from ..ir.ops.linear import GatedLinear, Linear, MatMul
-from ..ir.ops.moe import MoeRoute
+from ..ir.ops.moe import ExpertLinear, MoeRoute
 from ..ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
+from ..ir.ops.order import CumSum, PutAlong, TakeAlong, TopK
 from ..ir.ops.reduce import Reduce, Softmax
 from ..ir.ops.rope import Rope, RopeTable
 from ..ir.ops.shape import Broadcast, Concat, Reshape, Slice, Transpose
@@ -142,7 +142,7 @@ def _copy(flat: Flattener, node: Node) -> None:
     flat.known.update(zip(node.outputs, outputs, strict=True))
 
 
-def _expect_free(flat: Flattener, values: Sequence[Value], what: str) -> None:
+def expect_free(flat: Flattener, values: Sequence[Value], what: str) -> None:
     """``values`` must depend on no token."""
     if any(flat.has_tokens(v) for v in values):
         raise Refusal(f"has a {what} that depends on tokens")
@@ -254,12 +254,22 @@ def _reduce(flat: Flattener, node: Node) -> None:
     flat.finish(node, flat.emit(node, dataclasses.replace(node.op, axis=axis), y))
 
 
+@rule(TopK, CumSum, TakeAlong, PutAlong)
+def _along(flat: Flattener, node: Node) -> None:
+    """Ops along the last axis, all operands of one shape but for it."""
+    for value in (*node.inputs, *node.outputs):
+        if flat.token_axis(value) != flat.token_axis(node.outputs[0]):
+            raise Refusal(f"puts {value.type} beside values of other tokens")
+        _expect_no_token_axis(flat, value, value.type.rank - 1, "orders")
+    flat.finish(node, *flat.graph.append(node.op, *_all(flat, node), source=node.source))
+
+
 @rule(RmsNorm, LayerNorm, AddRmsNorm)
 def _norm(flat: Flattener, node: Node) -> None:
     data = 2 if isinstance(node.op, AddRmsNorm) else 1
     for value in node.inputs[:data]:
         _expect_no_token_axis(flat, value, value.type.rank - 1, "reduces")
-    _expect_free(flat, node.inputs[data:], "weight")
+    expect_free(flat, node.inputs[data:], "weight")
     flat.finish(node, *flat.graph.append(node.op, *_all(flat, node), source=node.source))
 
 
@@ -268,7 +278,7 @@ def _linear(flat: Flattener, node: Node) -> None:
     x, weight, *rest = node.inputs
     _expect_no_token_axis(flat, x, x.type.rank - 1, "contracts")
     has_residual = isinstance(node.op, Linear) and node.op.has_residual
-    _expect_free(flat, [weight, *(rest[:-1] if has_residual else rest)], "weight")
+    expect_free(flat, [weight, *(rest[:-1] if has_residual else rest)], "weight")
     flat.finish(node, flat.emit(node, node.op, *_all(flat, node)))
 
 
@@ -276,7 +286,7 @@ def _linear(flat: Flattener, node: Node) -> None:
 def _matmul(flat: Flattener, node: Node) -> None:
     """Only a product of token rows with a matrix that is free of tokens: [..., T, K] x [K, N]."""
     a, b = node.inputs
-    _expect_free(flat, [b], "right side")
+    expect_free(flat, [b], "right side")
     _expect_no_token_axis(flat, a, a.type.rank - 1, "contracts")
     matrices = prod(b.type.shape[:-2])
     if matrices != 1:
@@ -285,13 +295,15 @@ def _matmul(flat: Flattener, node: Node) -> None:
     flat.finish(node, flat.emit(node, node.op, x, w))
 
 
-@rule(MoeRoute, Rope, RopeTable)
+@rule(MoeRoute, Rope, RopeTable, ExpertLinear)
 def _by_row(flat: Flattener, node: Node) -> None:
     """Ops on [T, ...] rows."""
+    if isinstance(node.op, ExpertLinear):
+        expect_free(flat, node.inputs[1:2], "weight")
     if any(flat.token_axis(v) not in (0, None) for v in (*node.inputs, *node.outputs)):
         raise Refusal("expects tokens on the first axis")
     if isinstance(node.op, RopeTable):
-        _expect_free(flat, node.inputs[1:], "frequency")
+        expect_free(flat, node.inputs[1:], "frequency")
     flat.finish(node, *flat.graph.append(node.op, *_all(flat, node), source=node.source))
 
 
@@ -304,7 +316,7 @@ def _all(flat: Flattener, node: Node) -> list[Value]:
 
 @rule(Embedding)
 def _embedding(flat: Flattener, node: Node) -> None:
-    _expect_free(flat, node.inputs[:1], "table")
+    expect_free(flat, node.inputs[:1], "table")
     flat.finish(node, flat.emit(node, node.op, *_all(flat, node)))
 
 
@@ -313,40 +325,3 @@ def _gather_rows(flat: Flattener, node: Node) -> None:
     if flat.has_tokens(node.inputs[0]):
         raise Refusal(f"picks rows along {MIXES}")
     flat.finish(node, flat.emit(node, node.op, *_all(flat, node)))
-
-
-# Attention --------------------------------------------------------------------------------------
-
-
-@rule(Attention)
-def _attention(flat: Flattener, node: Node) -> None:
-    """The one op that may mix tokens: of one sequence, through its pages."""
-    op = node.op
-    assert isinstance(op, Attention)
-    q, k, v, *sinks = node.inputs
-    _check_attention(flat, node, op)
-    _, heads, _, width = k.type.shape
-    layer = flat.layers.get((heads, width), 0)
-    flat.layers[heads, width] = layer + 1
-    slots, *where = (flat.inputs[n] for n in ("slots", "query_start", "seq_lens", "page_table"))
-    keys, values = flat.known[k], flat.known[v]
-    state = flat.states[heads, width]
-    write = WriteKv(layer, kv_dtype=state.type.dtype)
-    state = flat.emit(node, write, state, keys, values, slots)
-    flat.states[heads, width] = state
-    paged = PagedAttention(
-        layer, op.scale, flat.page_size, op.window, op.softcap, has_sinks=op.has_sinks
-    )
-    extra = [flat.known[s] for s in sinks]
-    flat.finish(node, flat.emit(node, paged, flat.known[q], state, *where, *extra))
-
-
-def _check_attention(flat: Flattener, node: Node, op: Attention) -> None:
-    q, k, v, *sinks = node.inputs
-    if not op.causal:
-        raise Refusal("is not causal: tokens would see later ones, which are not computed yet")
-    if k.type != v.type:
-        raise Refusal(f"has keys {k.type} and values {v.type}, which one KV state cannot hold")
-    if any(flat.token_axis(x) != 2 or x.type.shape[0] != 1 for x in (q, k, v)):
-        raise Refusal(f"expects q, k and v of [1, heads, tokens, width], got {q.type}, {k.type}")
-    _expect_free(flat, sinks, "sink")

@@ -24,6 +24,7 @@ from ..ir.ops.attention import SLOTS, Attention
 from ..ir.ops.sparse import GatherRows
 from ..ir.types import TensorType
 from .base import Pass
+from .flat_attention import kv_shape
 from .flat_positions import positions_for_counters
 from .flat_rules import Flattener, Refusal, flatten_node
 
@@ -118,8 +119,7 @@ def _kv_shapes(graph: Graph) -> dict[tuple[Dim, Dim], int]:
     counts: dict[tuple[Dim, Dim], int] = {}
     for node in graph.nodes:
         if isinstance(node.op, Attention):
-            _, heads, _, width = node.inputs[1].type.shape
-            counts[heads, width] = counts.get((heads, width), 0) + 1
+            counts[kv_shape(node)] = counts.get(kv_shape(node), 0) + 1
     return counts
 
 

@@ -25,6 +25,7 @@ from .fuse_rope_write_kv import FuseRopeWriteKv
 from .instruments import Instrument, PassRecord, Timing, default_instruments
 from .quantize_activations import QuantizeActivations
 from .recognise_activations import RecogniseActivations
+from .recognise_attention import RecogniseAttention
 from .recognise_gated_mlp import RecogniseGatedMlp
 from .recognise_layernorm import RecogniseLayernorm
 from .recognise_qkv import RecogniseQkv
@@ -59,6 +60,11 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         FoldConstants(),
         EliminateCommon(),
         EliminateDead(),
+        # What models spell out of attention, the one op that may mix tokens.
+        RecogniseAttention(),
+        Canonicalize(),
+        FoldConstants(),
+        EliminateCommon(),
         # One request of [1, tokens] -> flat tokens of many requests, proved.
         FlatTokens(target.page_size, options.kv_dtype),
         Canonicalize(),

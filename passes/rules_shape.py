@@ -9,8 +9,9 @@ from ..ir.ops import elementwise
 from ..ir.ops.elementwise import Binary, Where
 from ..ir.ops.reduce import Max, Mean, Sum
 from ..ir.ops.shape import Broadcast, Concat, Reshape, Slice, Transpose
-from ..ir.types import broadcast_shapes
-from .patterns import Rule, produced_by
+from ..ir.ops.sparse import GatherRows
+from ..ir.types import TensorType, broadcast_shapes
+from .patterns import Rule, produced_by, scalar
 
 
 def reshape_of_reshape(graph: Graph, node: Node) -> Value | None:
@@ -137,6 +138,15 @@ def concat_of_slices(graph: Graph, node: Node) -> Value | None:
     return whole if whole.type == node.outputs[0].type else None
 
 
+def rows_of_one_value(graph: Graph, node: Node) -> Value | None:
+    """Rows of a table that holds one number only."""
+    number = node.inputs[0] if scalar(node.inputs[0]) is not None else None
+    if number is None or number.data is None:
+        return None
+    one = graph.const(number.data.reshape(-1)[0].reshape(()), TensorType(number.type.dtype, ()))
+    return graph.emit(Broadcast(node.outputs[0].type.shape), one, before=node)
+
+
 def _types(node: Node) -> tuple[object, ...]:
     return tuple(v.type for v in node.outputs)
 
@@ -153,5 +163,6 @@ RULES: dict[type[Op], tuple[Rule, ...]] = {
     Broadcast: (broadcast_of_broadcast, broadcast_that_reshapes),
     Slice: (slice_of_slice, slice_of_concat),
     Concat: (concat_of_empty, concat_of_slices),
+    GatherRows: (rows_of_one_value,),
     **dict.fromkeys(_ELEMENTWISE, (operand_broadcasts_itself,)),
 }

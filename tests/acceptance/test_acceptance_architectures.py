@@ -54,16 +54,9 @@ def test_logits_equal_those_of_transformers(lab: Any, model_type: str) -> None:
                 assert error <= ERROR, f"step {number}, sequence {name}: error {error:.1e}"
 
 
-@pytest.mark.parametrize(
-    ("model_type", "message"),
-    [
-        ("bloom", "attention mask: .*applies add to the mask itself"),
-        ("mamba", "expected a model that can be captured with a symbolic token count"),
-    ],
-)
-def test_what_cannot_run_is_refused_in_a_sentence(lab: Any, model_type: str, message: str) -> None:
-    with pytest.raises(SglkError, match=message):
-        lab.compile(model_type)
+def test_what_cannot_run_is_refused_in_a_sentence(lab: Any) -> None:
+    with pytest.raises(SglkError, match="expected a model that can be captured with a symbolic"):
+        lab.compile("mamba")
 
 
 @pytest.mark.parametrize(("kv_dtype", "bound"), [("f32", ERROR), ("f16", 5e-3)])

@@ -200,12 +200,10 @@ def test_progress_tells_every_layer() -> None:
     ("model_type", "changes", "message"),
     [
         (
-            "mixtral",
+            "reformer",
             {},
-            r"mixtral: .*aten\.topk x1 first at modeling_mixtral\.py:\d+.*aten\.sort",
+            r"reformer: expected a model that can be captured",
         ),
-        ("bloom", {}, r"attention mask: .*applies add to the mask itself"),
-        ("falcon", {}, r"falcon: .*attention classes of its own"),
         ("llama4_text", WIDE | {"attention_chunk_size": 4}, r"attention mask: .*chunked"),
         ("mamba", {}, r"mamba: expected a model that can be captured with a symbolic token count"),
     ],

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from sglk.frontend import load_model
 from sglk.frontend.attention import attention
+from sglk.frontend.experts import expert_linear
 from sglk.ir.interpret import interpret
 from sglk.ir.rewrite import clone
 from sglk.ir.verify import verify
@@ -142,6 +143,35 @@ CASES: dict[str, tuple[Callable[..., Any], list[Make]]] = {
     "sum-int": (lambda x, c: (x.sum(-1), c.sum(-1)), [i(N, 5), b(N, 5)]),
     "variance": (lambda x: (x.var(-1), x.var(1, correction=0, keepdim=True)), [f(N, 5)]),
     "softmax": (lambda x: (x.softmax(-1), x.softmax(0), x.log_softmax(-1)), [f(N, 5)]),
+    "top-k": (
+        lambda x: (*x.topk(2), *x.topk(2, 1, largest=False), *x.sort(), *x.sort(1, True)),
+        [f(N, 5)],
+    ),
+    "argsort": (lambda x: (x.argsort(-1), x.argsort(1, descending=True)), [f(N, 5)]),
+    "gather": (lambda x, r: (x.gather(1, r), x[0].gather(0, r[0])), [f(N, 4), rows(N, 3)]),
+    "scatter": (
+        lambda x, r: (x.scatter(1, r, 2.0), x.scatter(1, r.topk(1)[0], x + 1)),
+        [f(N, 4), rows(N, 3)],
+    ),
+    "cumsum": (
+        lambda x, r: (x.cumsum(-1), r.cumsum(1), torch.ones_like(x).cumsum(0)),
+        [f(N, 4), i(N, 3)],
+    ),
+    "triangles": (lambda x: (x.tril(), x.triu(), x.tril(1), x.triu(-2)), [f(2, N, 4)]),
+    "one-hot": (lambda r: F.one_hot(r, 4), [rows(N, 3)]),
+    "index-constant": (
+        lambda x: (x[..., [-1], :], x[:, [0, 2, 3]], x.index_select(1, torch.tensor([1, 0]))),
+        [f(N, 4, 2)],
+    ),
+    "softplus": (
+        lambda x: (F.softplus(x), F.softplus(40 * x, 0.5), x.exp().log1p(), x.expm1()),
+        [f(N, 5)],
+    ),
+    "experts": (lambda x, w, r: expert_linear(x, w, r), [f(N, 4), f(4, 3, 4), rows(N, 2)]),
+    "experts-apart": (
+        lambda x, w, r: expert_linear(x, w, r),
+        [f(N, 2, 4), f(4, 3, 4), rows(N, 2)],
+    ),
     "dropout-eval": (lambda x: F.dropout(x, 0.5, training=False) + 1, [f(N, 5)]),
     "sdpa": (
         lambda q, k: (
