@@ -12,7 +12,7 @@ from . import floats, integers
 from .expr import Emitter, Expr, constant
 from .index import Index, flatten
 from .ir import F32, I1, I32, Function, Op, Scalar, Tensor, Value
-from .limits import contiguous_axis
+from .limits import is_strided
 from .memory_model import MemoryModel
 from .strides import step
 
@@ -66,7 +66,7 @@ class Hazards:
         """A strided store beside tt.dot."""
         if not (self.on_engine and self.has("copy-strided")):
             return False
-        return bool(op.operands[0].shape) and contiguous_axis(op.operands[0]) is None
+        return bool(op.operands[0].shape) and is_strided(op.operands[0])
 
     def extent(self, extent: int) -> int:
         """Lanes of a row that a reduction covers."""

@@ -102,9 +102,12 @@ def _tile_access(op: Op, on_engine: bool, model: MemoryModel) -> Iterator[str]:
     pointer = op.operands[0]
     assert isinstance(pointer.element, Pointer) and isinstance(pointer.element.element, Scalar)
     name = pointer.element.element.name
-    is_strided = contiguous_axis(pointer) is None or repeats(pointer)
-    if is_strided and on_engine and "copy-strided" not in model.hazards:
+    if on_engine and is_strided(pointer) and "copy-strided" not in model.hazards:
         yield _say("dma_strided", "rows of a contiguous run", str(pointer.type), op.loc)
+    elif on_engine and contiguous_axis(pointer) is None and not is_strided(pointer):
+        places = {"tt.load": 1, "tt.store": 2}
+        if len(op.operands) <= places[op.name]:
+            yield _say("gather_masked", "a mask", f"none of {pointer.type}", op.loc)
     if contiguous_axis(pointer) is None:
         if name not in _GATHERED:
             yield _say("gather_dtype", sorted(_GATHERED), name, op.loc)
@@ -116,9 +119,11 @@ def _is_tile(value: Value) -> bool:
     return isinstance(value.type, Tensor)
 
 
-def repeats(pointer: Value) -> bool:
-    """Whether neighbours along some axis have one address."""
-    return any(size > 1 and step(pointer, axis) == 0 for axis, size in enumerate(pointer.shape))
+def is_strided(pointer: Value) -> bool:
+    """An even tile without contiguous runs, or one that repeats addresses; a gather is neither."""
+    steps = [step(pointer, axis) for axis, size in enumerate(pointer.shape) if size > 1]
+    is_even = contiguous_axis(pointer) is None and None not in steps
+    return is_even or 0 in steps
 
 
 def contiguous_axis(pointer: Value) -> int | None:

@@ -38,6 +38,7 @@ LIMITS = {
         Limit("math_functions", DOCUMENTED, "different functions by table", "split the kernel"),
         Limit("dma_strided", DOCUMENTED, "element-strided block copies", "copy contiguous rows"),
         Limit("dma_dtype", DOCUMENTED, "element types of block copies", "load scalars, or floats"),
+        Limit("gather_masked", DOCUMENTED, "gathers beside tt.dot have a mask", "give a mask"),
         Limit("gather_dtype", DOCUMENTED, "element types of gathers", "use i16, i32 or floats"),
         Limit("int_to_float", DOCUMENTED, "casts of integer tiles to floats", "cast before"),
         Limit("atomics", DOCUMENTED, "exchange and compare-and-swap", "use another operation"),

@@ -109,6 +109,16 @@ def strided_product(x, y, M: tl.constexpr):
 
 
 @triton.jit
+def gathered_product(x, ids, y, M: tl.constexpr):
+    """A gather without mask beside tl.dot."""
+    m = tl.arange(0, M)
+    at = m[:, None] * M + m[None, :]
+    v = tl.load(x + at)
+    row = tl.load(x + (m * m) % M)
+    tl.store(y + at, tl.dot(v, v, input_precision="ieee") + row[None, :])
+
+
+@triton.jit
 def integer_product(x, ids, y, M: tl.constexpr):
     """Loads a tile of i32 beside tl.dot."""
     m = tl.arange(0, M)

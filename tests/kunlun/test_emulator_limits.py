@@ -23,6 +23,7 @@ STATIC: dict[str, tuple[str, dict[str, str], dict[str, int], dict[str, Any]]] = 
     "reduce_lanes": ("whole_sum", F32, {"N": 16384}, {}),
     "math_functions": ("five_functions", F32, {"M": 16}, {}),
     "dma_strided": ("strided_product", F32, {"M": 16}, {}),
+    "gather_masked": ("gathered_product", FIVE, {"M": 16}, {}),
     "dma_dtype": ("integer_product", FIVE, {"M": 16}, {}),
     "int_to_float": ("index_product", F32, {"M": 16}, {}),
     "rank": ("cube_product", F32, {"M": 16}, {}),

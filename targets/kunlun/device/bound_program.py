@@ -103,9 +103,10 @@ class BoundProgram:
 
     def _check_input(self, buffer: Buffer, array: Array, symbols: Mapping[str, int]) -> None:
         shape = tuple(self.launches.size(dim, symbols) for dim in buffer.shape)
-        if array.shape != shape or array.dtype != DTYPES[buffer.dtype]:
+        wanted = DTYPES[buffer.dtype]
+        if array.shape != shape or array.dtype != wanted or not array.flags.c_contiguous:
             raise DeviceError(
-                f"kunlun: input {buffer.name}: expected {DTYPES[buffer.dtype]} of shape {shape},"
+                f"kunlun: input {buffer.name}: expected contiguous {wanted} of shape {shape},"
                 f" got {array.dtype} of shape {array.shape}"
             )
 

@@ -21,9 +21,9 @@ def check_shapes(batch: StepBatch, max_tokens: int) -> tuple[Arrays, dict[str, i
         (num_seqs, num_pages), (num_rows,),
     )  # fmt: skip
     for (name, array), shape in zip(arrays.items(), shapes, strict=True):
-        if array.shape != shape or array.dtype != np.int32:
+        if array.shape != shape or array.dtype != np.int32 or not array.flags.c_contiguous:
             raise DeviceError(
-                f"kunlun: step input {name}: expected int32 of shape {shape},"
+                f"kunlun: step input {name}: expected contiguous int32 of shape {shape},"
                 f" got {array.dtype} of shape {array.shape}"
             )
     if not 1 <= num_tokens <= max_tokens or num_seqs < 1:
