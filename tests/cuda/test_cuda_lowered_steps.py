@@ -1,4 +1,4 @@
-"""A decoder lowered for sm_90, its kernels unmade: every class of steps becomes launches that fit."""
+"""A decoder lowered for sm_90, kernels unmade: every class of steps becomes launches that fit."""
 
 from __future__ import annotations
 

@@ -196,6 +196,25 @@ def test_three_steps_in_flight_are_one_too_many(load: Load, toy: Any) -> None:
         executable.submit(step, draws([1]))
 
 
+def test_a_failed_step_takes_the_one_behind_it_along(
+    load: Load, toy: Any, driver: NullDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executable = load()
+    step = toy.batch([([1], 0, 1)])
+    executable.submit(step, draws([1]))
+    executable.submit(step, draws([1]))
+
+    def fail(event: object) -> None:
+        raise DeviceError("cuda:null: wait for the device: a kernel failed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(driver, "wait", fail)
+        with pytest.raises(DeviceError, match="a kernel failed"):
+            executable.collect()
+    with pytest.raises(DeviceError, match="no step is in flight"):
+        executable.collect()
+
+
 def test_some_rows_of_a_step_are_drawn(load: Load, toy: Any) -> None:
     executable = load()
     executable.step(toy.batch([(p, 0, page) for p, page in zip(PROMPTS, FIRST_PAGES, strict=True)]))

@@ -49,7 +49,6 @@ class Draws:
         if len(set(rows["row"].tolist())) != len(rows):
             raise DeviceError(f"{self._driver.where}: sample: expected every row once")
         driver = self._driver
-        driver.use()
         count = 1 << (num_rows - 1).bit_length()
         pinned = self._ensure(count)
         stride = count * _FIELD_BYTES

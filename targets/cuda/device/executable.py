@@ -188,7 +188,11 @@ class CudaExecutable:
         self._program(STEP)
         if not self._in_flight:
             raise DeviceError(f"{self._driver.where}: collect: no step is in flight")
-        return self._in_flight.popleft().ids()
+        try:
+            return self._in_flight.popleft().ids()
+        except DeviceError:
+            self._in_flight.clear()
+            raise
 
     def argmax(self, rows: Int32s) -> Int32s:
         """The id of the largest logit in each of these rows of the last step; see `HasArgmax`."""
@@ -230,7 +234,6 @@ class CudaExecutable:
     ) -> DeviceLogits:
         self._program(STEP)
         driver = self._driver
-        driver.use()
         sizes = sizes_of(batch, self.max_tokens, driver.where)
         recipe = self._book.get(sizes, ending)
         slot = self._ring.take()
@@ -264,6 +267,7 @@ class CudaExecutable:
             raise DeviceError(
                 f"{self._driver.where}: no program {entry!r} (has: {sorted(self._programs)})"
             )
+        self._driver.use()
         return self._programs[entry]
 
 

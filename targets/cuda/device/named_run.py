@@ -35,7 +35,6 @@ def run_named(
     inputs: Mapping[str, NDArray[Any]],
 ) -> dict[str, NDArray[Any]]:
     """Run a program once and wait for it; symbols come from the shapes of the inputs."""
-    driver.use()
     buffers = {buffer.name: buffer for buffer in program.code.inputs}
     if set(inputs) != set(buffers):
         raise DeviceError(
