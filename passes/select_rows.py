@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..errors import PassError
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Graph, Node
 from ..ir.target import Denied, Row, Target
 
 
@@ -17,6 +17,8 @@ class Selection:
 
     chosen: dict[Node, Row] = field(default_factory=dict)
     refused: dict[Node, list[tuple[str, str]]] = field(default_factory=dict)
+    missing: list[Node] = field(default_factory=list)
+    """Nodes that no row takes; a program without them can only be reported, not run."""
 
     def counts(self) -> Counter[tuple[str, str]]:
         """(op, row name) -> number of nodes."""
@@ -24,13 +26,18 @@ class Selection:
 
 
 def select_rows(
-    graph: Graph, target: Target, table: Iterable[Row], denied: Iterable[Denied] = ()
+    graph: Graph,
+    target: Target,
+    table: Iterable[Row],
+    denied: Iterable[Denied] = (),
+    *,
+    partial: bool = False,
 ) -> Selection:
     """Pick the accepting row of highest priority for each node that reads an input or state.
 
     Nodes on parameters and constants alone are evaluated when weights are packed and need no row.
     If any node has no row, `PassError` lists every such op with its count, place in the model and
-    reasons.
+    reasons; with ``partial``, for reports, such nodes are `Selection.missing`.
     """
     rows = _by_op(table)
     banned = {(d.op, d.name): d.reason for d in denied}
@@ -39,7 +46,10 @@ def select_rows(
     for node in graph.nodes:
         if not any(v in static for v in node.outputs):
             _select(node, target, rows.get(node.op.name, []), banned, selection)
-    _refuse_unsupported(graph, target, selection, static)
+    live = [node for node in graph.nodes if not any(v in static for v in node.outputs)]
+    selection.missing = [node for node in live if node not in selection.chosen]
+    if not partial:
+        _refuse_missing(target, selection)
     return selection
 
 
@@ -72,13 +82,10 @@ def _select(
         selection.refused[node] = reasons
 
 
-def _refuse_unsupported(
-    graph: Graph, target: Target, selection: Selection, static: set[Value]
-) -> None:
+def _refuse_missing(target: Target, selection: Selection) -> None:
     missing: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        if node not in selection.chosen and not any(v in static for v in node.outputs):
-            missing.setdefault(node.op.name, []).append(node)
+    for node in selection.missing:
+        missing.setdefault(node.op.name, []).append(node)
     if not missing:
         return
     lines = [_unsupported_line(op, nodes, selection) for op, nodes in sorted(missing.items())]

@@ -246,7 +246,8 @@ class Lowering:
 
     def _temporaries(self) -> list[Value]:
         outputs = set(self._outputs())
-        made = [v for node in self.selection.chosen for v in node.outputs]
+        made_by = (*self.selection.chosen, *self.selection.missing)
+        made = [v for node in made_by for v in node.outputs]
         kept = [v for v in made if v not in self._root and v not in outputs]
         return [*kept, *self._scratch.values()]
 

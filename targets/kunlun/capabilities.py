@@ -34,7 +34,7 @@ class Chip:
     """
 
     arch: str
-    facts: Mapping[str, Fact] = dataclasses.field(repr=False)
+    facts: Mapping[str, Fact] = dataclasses.field(repr=False, compare=False)
     # Units and their clusters.
     clusters: int
     cores_per_cluster: int

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from ...errors import PassError
 from ...passes.choose_tiles import Tile, TileChoice, tile_text
@@ -148,6 +149,7 @@ def gemm_work(chip: Chip, gemm: Gemm, tile: tuple[int, int, int]) -> Work:
     )
 
 
+@cache
 def choose_gemm(chip: Chip, gemm: Gemm, rows_max: int) -> TileChoice:
     """The tile of least modelled time. ``rows_max``: rows that every call has memory for."""
     fitting: list[Candidate] = []
@@ -210,6 +212,7 @@ def attention_tiles(chip: Chip, head_dim: int, page: int) -> list[tuple[int, int
     return list(dict.fromkeys([default, *((m, n) for m in (16, 32, 64, 128) for n in wide)]))
 
 
+@cache
 def choose_attention(chip: Chip, attention: Attention, page: int) -> TileChoice:
     """The published default where it fits, else the fitting tile of least time."""
     timed, refused = [], []
@@ -233,6 +236,7 @@ def choose_attention(chip: Chip, attention: Attention, page: int) -> TileChoice:
 # Row kernels ----------------------------------------------------------------------------------
 
 
+@cache
 def choose_row_block(chip: Chip, width: int, rows: int, tiles: int = 3) -> TileChoice:
     """The chunk of a row that the cores of a cluster hold at a time, ``tiles`` f32 values of it.
 
