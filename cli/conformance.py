@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ SECTIONS = {
     "errors": "what is wrong is refused in a sentence",
     "engine": "the same answers with and without batches, chunks and prefix cache",
 }
-MARKS = {"ok": "ok", "failed": "FAIL", "absent": "-"}
+MARKS = {"ok": "ok  ", "failed": "FAIL", "absent": "-"}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -113,10 +114,22 @@ def section_lines(section: str, outcomes: Sequence[Outcome], verbose: bool) -> l
     parts += [f"{counts['absent']} not offered"] if counts["absent"] else []
     lines = [f"{section}: {', '.join(parts)}"]
     for outcome in outcomes:
-        if outcome.status != "ok" or verbose:
-            lines.append(f"  {MARKS[outcome.status]:4} {outcome.name}")
-        if outcome.reason:
-            lines.append(f"       {outcome.reason}")
+        if outcome.status == "failed" or (verbose and outcome.status == "ok"):
+            lines.append(f"  {MARKS[outcome.status]} {outcome.name}")
+            lines += [f"       {outcome.reason}"] if outcome.reason else []
+    return [*lines, *_absent_lines(outcomes)]
+
+
+def _absent_lines(outcomes: Sequence[Outcome]) -> list[str]:
+    """What is not offered, together with all else that has the same reason."""
+    names: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.status == "absent":
+            names.setdefault(outcome.reason, []).append(outcome.name)
+    lines = []
+    for reason, each in names.items():
+        text = f"not offered, {reason}: {', '.join(each)}"
+        lines += textwrap.wrap(text, 100, initial_indent="  - ", subsequent_indent="    ")
     return lines
 
 

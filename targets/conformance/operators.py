@@ -88,14 +88,17 @@ def _refusal(chip: Chip, row: OperatorRow, cases: Sequence[Case]) -> str:
 
 
 def _trials(chip: Chip, case: Case) -> list[Trial]:
+    """Rows that take a case; none where the chip has no row for what stands around it."""
     node = _Program([Trial(case)]).node(0)
-    if chip.table:
-        return [Trial(case, row) for row in chip.rows_for(node)]
-    return [] if _refused(chip, case) else [Trial(case)]
+    rows: Sequence[OperatorRow | None] = chip.rows_for(node) if chip.table else [None]
+    stands_alone = case.build is None and chip.table
+    if rows and not stands_alone and _refused(chip, case):
+        return []
+    return [Trial(case, row) for row in rows]
 
 
 def _refused(chip: Chip, case: Case) -> str:
-    """Why a chip that keeps its table to itself has no row for a case."""
+    """Why a chip has no rows for a case, or ""."""
     try:
         chip.backend.lower(_Program([Trial(case)]).graph, chip.target)
     except SglkError as error:

@@ -41,7 +41,12 @@ class Mode:
 
 
 EXACT = Mode(F32, F32, F32, 1e-4)
-MODES = (EXACT, Mode(BF16, F16, F32, 1e-2), Mode(BF16, BF16, BF16, 1e-1))
+MODES = (
+    EXACT,
+    Mode(BF16, F16, F32, 1e-2),
+    Mode(F32, BF16, F32, 1e-1),
+    Mode(BF16, BF16, BF16, 1e-1),
+)
 
 
 def modes_of(chip: Chip) -> list[Mode]:

@@ -1,0 +1,1 @@
+"""A target for sglk whose kernels are NumPy functions."""
