@@ -105,7 +105,8 @@ def few(
             best = tl.full((BLOCK_M,), NEVER, tl.float32)
             total = tl.zeros((BLOCK_M,), tl.float32)
             if sinks is not None:
-                best = tl.load(sinks + head * GROUP + tl.minimum(row, GROUP - 1))
+                own = tl.minimum(row, GROUP - 1)
+                best = tl.load(sinks + head * GROUP + own, mask=row < GROUP, other=0.0)
                 total = tl.full((BLOCK_M,), 1.0, tl.float32)
             qs = tl.load(q + base + at)
             out = attend(

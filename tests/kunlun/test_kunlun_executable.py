@@ -252,7 +252,8 @@ def test_pages_are_bounded_by_the_device(toy: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_chip_and_the_emulator_are_devices_by_name(toy: Path) -> None:
     assert {"kunlun", "emulator"} <= set(known_targets())
-    assert open_device("emulator").name == "emulator"
+    assert isinstance(open_device("emulator"), EmulatorDevice)
+    assert open_device("emulator").name == open_device("kunlun").name == "kunlun"
     with (
         Artifact.open(toy) as artifact,
         pytest.raises(ArtifactError, match=r"kernels of kind xpubin for the device kunlun, got \["),

@@ -24,6 +24,8 @@ class KunlunDevice:
     """Implements `Device` over the library of one runtime."""
 
     name = "kunlun"
+    label = "kunlun"
+    """How `targets.registry` names it."""
     kinds: tuple[str, ...] = ("xpubin",)
     """Kinds of kernels that this device runs."""
 
@@ -37,7 +39,7 @@ class KunlunDevice:
         """Bind an artifact: load kernels, place weights, allocate ``num_pages`` pages."""
         if not 1 <= num_pages <= MAX_PAGES or max_tokens < 1:
             raise DeviceError(
-                f"{self.name}: expected at least one page and one token,"
+                f"{self.label}: expected at least one page and one token,"
                 f" got num_pages {num_pages} and max_tokens {max_tokens}"
             )
         kernels = self.choose_kernels(artifact)
@@ -57,7 +59,7 @@ class KunlunDevice:
                 num_pages=num_pages, max_tokens=max_tokens, player=player,
             )  # fmt: skip
             undo.pop_all()
-        log.info("%s: %s, %d bytes on the device", artifact.path, self.name, xpu.used_bytes)
+        log.info("%s: %s, %d bytes on the device", artifact.path, self.label, xpu.used_bytes)
         return executable
 
     def kv_bytes_per_page(self, artifact: Artifact) -> int:
@@ -85,15 +87,15 @@ class KunlunDevice:
             found |= kinds
         raise ArtifactError(
             f"{artifact.path}: expected kernels of kind {' or '.join(self.kinds)} for the device"
-            f" {self.name}, got {sorted(found)} (sglk finish makes xpubin kernels where the"
+            f" {self.label}, got {sorted(found)} (sglk finish makes xpubin kernels where the"
             " vendor's toolchain is; --device emulator runs emulated ones)"
         )
 
 
 class EmulatorDevice(KunlunDevice):
-    """The same over the library that the artifact carries."""
+    """The same chip, by the library that the artifact carries."""
 
-    name = "emulator"
+    label = "emulator"
     kinds = ("emulated",)
 
     def open_library(self, artifact: Artifact) -> XreLibrary:
