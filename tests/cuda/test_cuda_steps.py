@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -267,7 +268,11 @@ def test_shapes_are_checked(load: Load, toy: Any) -> None:
         executable.step(toy.batch([(PROMPTS[2], 0, 1)]))
     step = toy.batch([([1], 0, 1)])
     step.slots = step.slots.astype(np.int64)
-    with pytest.raises(DeviceError, match="slots: expected int32"):
+    with pytest.raises(DeviceError, match="slots: expected contiguous int32"):
+        executable.step(step)
+    step = toy.batch([([1], 0, 1), ([2], 0, 11)])
+    step.slots = np.repeat(step.slots, 2)[::2]
+    with pytest.raises(DeviceError, match="slots: expected contiguous int32"):
         executable.step(step)
     with pytest.raises(DeviceError, match="expected rows of the last step's 0 logits"):
         executable.argmax(rows_of(1))
@@ -285,6 +290,15 @@ def test_launches_can_be_timed_one_by_one(load: Load, toy: Any, driver: NullDriv
         ("place", "place"), ("write", "write_kv"), ("attend", "attention"), ("head", "linear"),
         ("best", "argmax"),
     ]  # fmt: skip
+
+
+def test_a_server_steps_in_a_thread_of_its_own(load: Load, toy: Any) -> None:
+    executable = load()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        texts = pool.submit(prefill, toy, executable, PROMPTS[:2]).result()
+        pool.submit(decode, toy, executable, texts, FIRST_PAGES[:2]).result()
+    decode(toy, executable, texts, FIRST_PAGES[:2])
+    assert texts[0] == PROMPTS[0] + greedy(toy, PROMPTS[0], 3)
 
 
 def test_closing_gives_everything_back(load: Load, toy: Any, driver: NullDriver) -> None:

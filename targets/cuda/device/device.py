@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import cast
 
 from ....errors import ArtifactError, DeviceError
@@ -41,12 +42,15 @@ class CudaDevice:
             )
         _check_target(artifact)
         artifact.prefetch()
-        driver = self._open_driver(self.index)
-        with contextlib.ExitStack() as undo:
-            undo.callback(driver.close)
+        # Making a context takes longer than reading the plans: do both at once.
+        with ThreadPoolExecutor(max_workers=1) as pool, contextlib.ExitStack() as undo:
+            opening = pool.submit(self._open_driver, self.index)
+            undo.callback(_close, opening)
+            codes = [code_of(artifact, entry) for entry in artifact.entries]
+            driver = opening.result()
             isa, pack = choose_pack(artifact, driver.chip)
             executable = CudaExecutable(
-                driver, artifact, pack, num_pages=num_pages, max_tokens=max_tokens, isa=isa
+                driver, artifact, pack, codes, num_pages=num_pages, max_tokens=max_tokens, isa=isa
             )
             undo.pop_all()
         sizes = ", ".join(f"{k} {v / 2**20:.1f} MiB" for k, v in executable.memory_bytes().items())
@@ -66,6 +70,12 @@ def open_device(number: str = "") -> CudaDevice:
     if number and not re.fullmatch(r"[0-9]{1,4}", number):
         raise DeviceError(f"cuda: expected a device number as in cuda:0, got {number!r}")
     return CudaDevice(int(number or 0))
+
+
+def _close(opening: Future[Driver]) -> None:
+    """Close a driver that did open."""
+    if opening.exception() is None:
+        opening.result().close()
 
 
 def _check_target(artifact: Artifact) -> None:

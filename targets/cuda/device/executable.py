@@ -11,7 +11,7 @@ import itertools
 import logging
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -29,7 +29,6 @@ from .driver import Driver
 from .kernel_table import KernelTable
 from .memory import DeviceMemory, aligned
 from .named_run import run_named
-from .plan_file import code_of
 from .profile import CallTime, LaunchTimer
 from .program_code import ProgramCode
 from .reader import DeviceLogits, Reader
@@ -53,6 +52,7 @@ class CudaExecutable:
         driver: Driver,
         artifact: Artifact,
         pack: Mapping[str, PackedKernel],
+        codes: Sequence[ProgramCode],
         *,
         num_pages: int,
         max_tokens: int,
@@ -64,6 +64,7 @@ class CudaExecutable:
         self.page_size = _size(artifact, "target", "page_size")
         self.vocab_size = _size(artifact, "model", "vocab_size")
         self._driver = driver
+        driver.use()
         self._stream = driver.make_stream()
         self._memory = DeviceMemory(driver, self._stream)
         self._reader = Reader(driver, self._stream)
@@ -73,15 +74,19 @@ class CudaExecutable:
         self._resources.callback(self._reader.close)
         self._release = weakref.finalize(self, _release, driver, self._resources)
         try:
-            self._bind(artifact, pack)
+            self._bind(artifact, pack, codes)
         except BaseException:
             self._release()
             raise
 
-    def _bind(self, artifact: Artifact, pack: Mapping[str, PackedKernel]) -> None:
+    def _bind(
+        self,
+        artifact: Artifact,
+        pack: Mapping[str, PackedKernel],
+        codes: Sequence[ProgramCode],
+    ) -> None:
         """Weights, states, programs, and what steps need."""
         driver = self._driver
-        codes = [code_of(artifact, entry) for entry in artifact.entries]
         kernels = KernelTable(driver, pack, f"{artifact.path}: {self.isa}")
         self._programs = {
             code.entry: BoundProgram(
@@ -129,7 +134,7 @@ class CudaExecutable:
             )
             self._resources.callback(self._draws.close)
 
-    def _allocate_states(self, codes: list[ProgramCode]) -> None:
+    def _allocate_states(self, codes: Sequence[ProgramCode]) -> None:
         """One region per state name, zeroed; entries that name the same state share it."""
         sizes: dict[str, int] = {}
         for code in codes:

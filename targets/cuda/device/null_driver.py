@@ -7,6 +7,7 @@ stands for its entry, if there is one, with the words of its arguments; a graph 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -55,6 +56,7 @@ class NullDriver:
     records: list[Record] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._threads = {threading.get_ident()}
         self._memory: dict[int, NDArray[np.uint8]] = {}
         self._captured: list[_Launch] | None = None
         self.is_open = True
@@ -71,6 +73,13 @@ class NullDriver:
     def use(self) -> None:
         if not self.is_open:
             raise DeviceError(f"{self.where}: it is closed (open the device again)")
+        self._threads.add(threading.get_ident())
+
+    def _check_thread(self, what: str) -> None:
+        """A driver knows the context of a thread that has entered it."""
+        if threading.get_ident() not in self._threads:
+            name = "CUDA_ERROR_INVALID_CONTEXT"
+            raise DeviceError(describe(self.where, what, name, "invalid device context"))
 
     def close(self) -> None:
         self.is_open = False
@@ -79,6 +88,7 @@ class NullDriver:
         return self.total_bytes - self.allocated_bytes, self.total_bytes
 
     def _take(self, kind: str, num_bytes: int, what: str) -> tuple[int, NDArray[np.uint8]]:
+        self._check_thread(kind)
         if num_bytes > self.free_bytes()[0]:
             name = "CUDA_ERROR_OUT_OF_MEMORY"
             raise DeviceError(describe(self.where, f"allocate {what}", name, "out of memory"))
@@ -103,6 +113,7 @@ class NullDriver:
         self.free(pinned.address)
 
     def _copy(self, kind: str, target: int, source: int, num_bytes: int) -> None:
+        self._check_thread(kind)
         self._check_not_capturing(kind)
         ctypes.memmove(target, source, num_bytes)
         self.records.append(Record(kind, num_bytes=num_bytes))
@@ -132,6 +143,7 @@ class NullDriver:
         return _Launch(str(function), grid, arguments, num_arguments)
 
     def launch(self, launches: Sequence[Handle]) -> None:
+        self._check_thread("launch")
         for launch in cast("Sequence[_Launch]", launches):
             if self._captured is not None:
                 self._captured.append(launch)
@@ -146,6 +158,7 @@ class NullDriver:
             self.kernels[launch.entry](launch.grid, words)
 
     def make_stream(self) -> Handle:
+        self._check_thread("make a stream")
         return "stream"
 
     def free_stream(self, stream: Handle) -> None:
@@ -165,6 +178,7 @@ class NullDriver:
         self.records.append(Record("record"))
 
     def wait(self, event: Handle) -> None:
+        self._check_thread("wait")
         self.records.append(Record("wait"))
 
     def milliseconds(self, start: Handle, end: Handle) -> float:

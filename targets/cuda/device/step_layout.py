@@ -211,7 +211,7 @@ def sizes_of(batch: StepBatch, max_tokens: int, where: str) -> StepSizes:
         (num_seqs, num_pages), (num_rows,),
     ]  # fmt: skip
     found = [array.shape for array in arrays], [array.dtype for array in arrays]
-    if found != (shapes, _DTYPES):
+    if found != (shapes, _DTYPES) or not all(a.flags.c_contiguous for a in arrays):
         _check_arrays(arrays, shapes, where)
     if not 1 <= num_tokens <= max_tokens or num_seqs < 1:
         raise DeviceError(
@@ -223,8 +223,8 @@ def sizes_of(batch: StepBatch, max_tokens: int, where: str) -> StepSizes:
 
 def _check_arrays(arrays: Sequence[Int32s], shapes: Sequence[tuple[int, ...]], where: str) -> None:
     for name, array, shape in zip(STEP_FIELDS, arrays, shapes, strict=True):
-        if array.shape != shape or array.dtype != np.int32:
+        if array.shape != shape or array.dtype != np.int32 or not array.flags.c_contiguous:
             raise DeviceError(
-                f"{where}: step input {name}: expected int32 of shape {shape},"
+                f"{where}: step input {name}: expected contiguous int32 of shape {shape},"
                 f" got {array.dtype} of shape {array.shape}"
             )
