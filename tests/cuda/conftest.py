@@ -38,8 +38,12 @@ def load(tmp_path: Path, toy: Any, driver: NullDriver) -> Iterator[Load]:
     """Loads the toy; arguments are those of `write_artifact`."""
     opened: list[CudaExecutable] = []
 
+    def open_driver(index: int) -> NullDriver:
+        driver.__post_init__()  # as if made in the thread that opens it
+        return driver
+
     def load(num_pages: int = 64, max_tokens: int = 32, **parts: object) -> CudaExecutable:
-        device = CudaDevice(open_driver=lambda _: driver)
+        device = CudaDevice(open_driver=open_driver)
         with toy.write_artifact(tmp_path / f"toy{len(opened)}.sglk", **parts) as artifact:
             opened.append(device.load(artifact, num_pages=num_pages, max_tokens=max_tokens))
         return opened[-1]
