@@ -37,7 +37,7 @@ class Sizes:
         return self.parts * self.chunk // 64
 
 
-SMALL = Sizes(1000, 256, 128, 256, {})
+SMALL = Sizes(500, 64, 256, 256, {})
 LARGE = Sizes(128256, 4096, 1024, 8192, {"num_warps": 8})
 
 
