@@ -26,6 +26,8 @@ import sympy
 from ..errors import VerifyError
 
 Dim: TypeAlias = int | sympy.Expr
+_remembered = functools.lru_cache(maxsize=65536)
+"""Equal sizes of equal layers are worked out once."""
 
 
 _RESERVED = frozenset({"inf", "nan", "min", "max", "cdiv", "align"})
@@ -44,7 +46,7 @@ def as_dim(value: Dim | sympy.Basic) -> Dim:
     return int(value) if isinstance(value, int) else _expanded(value)
 
 
-@functools.lru_cache(maxsize=65536)
+@_remembered
 def _expanded(value: sympy.Basic) -> Dim:
     result = sympy.expand(value)
     if not result.is_integer:
@@ -57,6 +59,7 @@ def cdiv(a: Dim, b: Dim) -> Dim:
     return floordiv(as_dim(sympy.sympify(a) + b - 1), b)
 
 
+@_remembered
 def floordiv(a: Dim, b: Dim) -> Dim:
     """``a`` divided by ``b``, rounded down."""
     if b == 0:
@@ -69,10 +72,12 @@ def align(a: Dim, n: Dim) -> Dim:
     return as_dim(cdiv(a, n) * n)
 
 
+@_remembered
 def dim_max(*values: Dim) -> Dim:
     return as_dim(sympy.Max(*values))
 
 
+@_remembered
 def dim_min(*values: Dim) -> Dim:
     return as_dim(sympy.Min(*values))
 
@@ -97,10 +102,12 @@ def concrete(value: Dim, sizes: Mapping[str, int]) -> int:
     return result
 
 
+@_remembered
 def symbols_of(value: Dim) -> frozenset[str]:
     return frozenset() if isinstance(value, int) else frozenset(s.name for s in value.free_symbols)
 
 
+@_remembered
 def dim_text(value: Dim) -> str:
     """``value`` in the dim language that the runtime compiles: + - * // min max and parentheses."""
     return str(value) if isinstance(value, int) else _text(value)

@@ -8,6 +8,7 @@ moved.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -89,6 +90,7 @@ def _stack(slots: list[Slot]) -> tuple[dict[int, Dim], Dim]:
     return starts, total
 
 
+@functools.lru_cache(maxsize=65536)
 def cover(a: Dim, b: Dim) -> Dim:
     """The larger of two sizes for every positive value of the symbols."""
     if _covers(a, b):
@@ -105,5 +107,6 @@ def _covers(a: Dim, b: Dim) -> bool:
     return all(term.as_coeff_Mul()[0] >= 0 and not term.has(sympy.Pow) for term in terms)
 
 
+@functools.lru_cache(maxsize=65536)
 def _nominal(size: Dim) -> int:
     return concrete(size, dict.fromkeys(symbols_of(size), NOMINAL))

@@ -6,12 +6,17 @@ them together. Nodes of equal cost that became the same kernels form one group.
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, TypeAlias
 
 from ..ir.dim import Dim, dim_text, symbols_of
 from ..ir.graph import Node
+from ..ir.op import Op
+from ..ir.types import TensorType
 from .artifact.program import Call, Program
 from .lowering import Lowering
+
+Types: TypeAlias = tuple[TensorType, ...]
 
 
 def cost_records(lowering: Lowering, program: Program) -> dict[str, Any]:
@@ -32,12 +37,23 @@ def cost_records(lowering: Lowering, program: Program) -> dict[str, Any]:
 def _group(
     node: Node, calls: list[Call], lowering: Lowering, symbols: tuple[str, ...]
 ) -> tuple[str, str, str, str, tuple[str, ...]]:
-    types = [[v.type for v in values] for values in (node.inputs, node.outputs)]
-    cost = node.op.cost(*types)
+    inputs, outputs = (tuple(v.type for v in values) for values in (node.inputs, node.outputs))
+    flops, moved = _work(node.op, inputs, outputs, symbols)
     row = lowering.selection.chosen[node]
     kernels = tuple(call.kernel for call in calls)
-    flops, moved = (_text(d, symbols) for d in (cost.flops, cost.bytes))
     return node.op.name, row.name, flops, moved, kernels
+
+
+@functools.lru_cache(maxsize=4096)
+def _work(
+    op: Op,
+    inputs: tuple[TensorType, ...],
+    outputs: tuple[TensorType, ...],
+    symbols: tuple[str, ...],
+) -> tuple[str, str]:
+    """Equal for each bucket and for equal layers."""
+    cost = op.cost(inputs, outputs)
+    return _text(cost.flops, symbols), _text(cost.bytes, symbols)
 
 
 def _text(size: Dim, symbols: tuple[str, ...]) -> str:

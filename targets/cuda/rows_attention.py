@@ -5,11 +5,13 @@ K and V of a layer are [num_pages, kv_heads, page, head_dim] each.
 
 from __future__ import annotations
 
+import functools
+
 import sympy
 
-from ...ir.dim import Dim, as_dim, cdiv, dim_max
+from ...ir.dim import Dim, as_dim, cdiv, dim_max, dim_min, floordiv
 from ...ir.dtype import BF16
-from ...ir.graph import Node, Value
+from ...ir.graph import Node
 from ...ir.ops.attention import PagedAttention, RopeWriteKv, WriteKv
 from ...ir.target import Target
 from ..lowering import Lowering, Operand, f32, i32
@@ -151,13 +153,20 @@ def _head_constants(node: Node, op: PagedAttention, ctx: Lowering) -> dict[str, 
     }
 
 
-def splits(ctx: Lowering, kv_heads: int, page_table: Value) -> Dim:
+@functools.cache
+def splits(units: int, page_size: int, kv_heads: int, seqs: Dim, pages: Dim) -> Dim:
     """Parts of a sequence, so that a chip is full; no more than there are blocks of keys."""
-    seqs, pages = page_table.type.shape
-    units = DECODE_WAVES * ctx.target.programs
-    fill = sympy.floor(units / (kv_heads * sympy.sympify(seqs)))
-    blocks = cdiv(as_dim(sympy.sympify(pages) * ctx.target.page_size), DECODE_KEYS)
-    return as_dim(sympy.Min(blocks, sympy.sympify(dim_max(2, sympy.Min(fill, MOST_SPLITS)))))
+    fill = floordiv(DECODE_WAVES * units, as_dim(kv_heads * sympy.sympify(seqs)))
+    blocks = cdiv(as_dim(sympy.sympify(pages) * page_size), DECODE_KEYS)
+    return dim_min(blocks, dim_max(2, dim_min(fill, MOST_SPLITS)))
+
+
+@functools.cache
+def prompt_tiles(tokens: Dim, seqs: Dim, group: int) -> Dim:
+    """Tiles of rows of all sequences; none in a step of as many tokens as sequences."""
+    has_prompts = dim_min(1, dim_max(0, as_dim(sympy.sympify(tokens) - seqs)))
+    rows = floordiv(as_dim(sympy.sympify(tokens) * group), PROMPT_ROWS)
+    return as_dim((sympy.sympify(rows) + seqs) * has_prompts)
 
 
 def _decode(
@@ -169,10 +178,10 @@ def _decode(
 ) -> None:
     """Keys of a sequence in parts, then the parts merged."""
     heads, page_table = int(node.inputs[0].type.shape[1]), node.inputs[4]
-    seqs = page_table.type.shape[0]
+    seqs, pages = page_table.type.shape
     constants = _head_constants(node, op, ctx)
     kv_heads, head_dim = int(str(constants["KV_HEADS"])), int(str(constants["D"]))
-    parts = splits(ctx, kv_heads, page_table)
+    parts = splits(ctx.target.programs, ctx.target.page_size, kv_heads, seqs, pages)
     size = as_dim(sympy.sympify(seqs) * parts * heads * (head_dim + 4))
     common = {**shared, "partials": ctx.scratch(size, "partials"), "splits": i32(parts)}
     pdl, options = launch_options(ctx.target)
@@ -207,13 +216,11 @@ def _prompts(
 ) -> None:
     constants = _head_constants(node, op, ctx)
     kv_heads, group = int(str(constants["KV_HEADS"])), int(str(constants["GROUP"]))
-    tokens, seqs = (sympy.sympify(node.inputs[i].type.shape[0]) for i in (0, 4))
-    has_prompts = sympy.Min(1, sympy.sympify(dim_max(0, as_dim(tokens - seqs))))
-    tiles = (sympy.floor(tokens * group / PROMPT_ROWS) + seqs) * has_prompts
+    tokens, seqs = (node.inputs[i].type.shape[0] for i in (0, 4))
     pdl, options = launch_options(ctx.target)
     ctx.launch(
         "flash_attention.flash_attention",
-        (kv_heads, as_dim(tiles), 1),
+        (kv_heads, prompt_tiles(tokens, seqs, group), 1),
         arguments,
         {
             **constants,
