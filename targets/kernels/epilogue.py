@@ -45,8 +45,12 @@ def scale_and_shift(acc, scale, bias, w_rows, exists):
 def finish(
     acc, up, scale, bias, residual, y, m, first, rows,
     N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, OUTPUTS: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
-    """From sums to y, at rows m and OUTPUTS columns from first; up: where GATED, the up half."""
+    """From sums to y, at rows m and OUTPUTS columns from first; up: where GATED, the up half.
+
+    TILE: outputs of the whole tile; where it divides N, all columns of all tiles exist.
+    """
     n = first + tl.arange(0, OUTPUTS)
     exists = n < N
     out = activate(scale_and_shift(acc, scale, bias, n, exists), ACT)
@@ -54,7 +58,7 @@ def finish(
         out *= scale_and_shift(up, scale, bias, N + n, exists)
     at = m.to(tl.int64)[:, None] * N + n[None, :]
     inside = (m < rows)[:, None]
-    if N % OUTPUTS != 0:
+    if N % TILE != 0:
         inside = inside & exists[None, :]
     if residual is not None:
         out += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
@@ -65,20 +69,21 @@ def finish(
 def finish_columns(
     acc, scale, bias, residual, y, m, first, rows,
     N: tl.constexpr, ACT: tl.constexpr, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
     """WIDTH columns from first; wide f32 outputs in halves, to take less shared memory."""
     if y.dtype.element_ty == tl.float32 and BLOCK_M * WIDTH > 64 * 128:
         left, right = halves(acc, BLOCK_M, WIDTH)
         finish_columns(
-            left, scale, bias, residual, y, m, first, rows, N, ACT, BLOCK_M, WIDTH // 2
+            left, scale, bias, residual, y, m, first, rows, N, ACT, BLOCK_M, WIDTH // 2, TILE
         )  # fmt: skip
         finish_columns(
             right, scale, bias, residual, y, m, first + WIDTH // 2, rows,
-            N, ACT, BLOCK_M, WIDTH // 2,
+            N, ACT, BLOCK_M, WIDTH // 2, TILE,
         )  # fmt: skip
     else:
         finish(
-            acc, acc, scale, bias, residual, y, m, first, rows, N, ACT, False, WIDTH
+            acc, acc, scale, bias, residual, y, m, first, rows, N, ACT, False, WIDTH, TILE
         )  # fmt: skip
 
 
@@ -94,9 +99,10 @@ def finish_tile(
         HALF: tl.constexpr = BLOCK_N // 2
         gate, up = halves(acc, BLOCK_M, BLOCK_N)
         finish(
-            gate, up, scale, bias, residual, y, m, column * HALF, rows, N, ACT, True, HALF
+            gate, up, scale, bias, residual, y, m, column * HALF, rows, N, ACT, True, HALF, HALF
         )  # fmt: skip
     else:
         finish_columns(
-            acc, scale, bias, residual, y, m, column * BLOCK_N, rows, N, ACT, BLOCK_M, BLOCK_N
+            acc, scale, bias, residual, y, m, column * BLOCK_N, rows, N, ACT, BLOCK_M, BLOCK_N,
+            BLOCK_N,
         )  # fmt: skip

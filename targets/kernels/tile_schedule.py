@@ -139,6 +139,6 @@ def finish_part(
             m = row * BLOCK_M + r + tl.arange(0, CHUNK)
             finish(
                 out, up, scale, bias, residual, y, m, column * OUTPUTS, rows,
-                N, ACT, GATED, OUTPUTS,
+                N, ACT, GATED, OUTPUTS, OUTPUTS,
             )  # fmt: skip
         tl.store(locks + tile, 0)

@@ -72,6 +72,7 @@ CASES = [
     tile_case(TMA, 70, 136, 200, (64, 64, 64), 5, bias=True, residual=True, act="silu"),
     tile_case(TMA, 130, 96, 128, (64, 64, 64), 4, **GATED),
     tile_case(TMA, 66, 512, 128, (64, 256, 64), 5, out=torch.float32),
+    tile_case(TMA, 70, 384, 64, (64, 256, 64), 4, stream=0, out=torch.float32),
     tile_case(TMA, 20, 128, 256, (32, 64, 64), 3, swap=1, residual=True),
     tile_case(TMA, 256, 128, 64, (64, 64, 64), 3, stream=0, residual=True),
 ]
