@@ -50,7 +50,7 @@ CONTEXTS = re.compile(
     r"max_(target|source)_positions"
 )
 UNSET = {"head_dim": HEAD_DIM, "num_key_value_heads": 2, "num_experts_per_tok": 4, "n_group": 4}
-UNSET |= {"topk_group": 2, "n_routed_experts": 16}
+UNSET |= {"topk_group": 2, "n_routed_experts": 16, "n_shared_experts": 1}
 """What a default leaves open and some models cannot be built without."""
 LAYER_COUNTS = re.compile(
     r"(num_|n_)(hidden_|encoder_|decoder_)?layers?|n_layers?|(de|en)coder_layers"

@@ -140,6 +140,22 @@ class _Step(torch.nn.Module):
         return output.logits  # type: ignore[no-any-return]
 
 
+class _RefuseConvolutions(TorchFunctionMode):
+    """A convolution over tokens reads its last inputs again in the next step."""
+
+    def __init__(self, model_type: str) -> None:
+        super().__init__()
+        self.model_type = model_type
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.conv1d, torch.nn.functional.conv1d):
+            raise FrontendError(
+                f"{self.model_type}: expected attention as the one layer that mixes tokens, got a "
+                "convolution over them (states beside the KV cache are not supported)"
+            )
+        return func(*args, **(kwargs or {}))
+
+
 def export_causal_lm(model: torch.nn.Module, progress: Progress = silent) -> ExportedProgram:
     """Export with ``tokens`` from 2 (torch takes 1 for a constant) to below the context length.
 
@@ -153,7 +169,8 @@ def export_causal_lm(model: torch.nn.Module, progress: Progress = silent) -> Exp
     hooks = _report_layers(model, progress)
     try:
         doing = "running it on fake tensors"
-        with model_errors(config.model_type, doing), torch.no_grad(), mode, quiet():
+        refuse = _RefuseConvolutions(config.model_type)
+        with model_errors(config.model_type, doing), torch.no_grad(), mode, quiet(), refuse:
             example = torch.zeros((1, EXAMPLE_TOKENS), dtype=torch.int64)
             return torch.export.export(
                 _Step(model),

@@ -41,8 +41,8 @@ def run_experts(
     outer = _project(module, "down_proj", inner, top_k_index)
     if module.has_post_expert_norm:
         outer = module.post_expert_norm(outer)
-    total: torch.Tensor = (outer * top_k_weights.unsqueeze(-1)).sum(1)
-    return total.to(hidden_states.dtype)
+    total: torch.Tensor = (outer * top_k_weights.unsqueeze(-1)).sum(1).to(hidden_states.dtype)
+    return total
 
 
 def _project(module: Any, name: str, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

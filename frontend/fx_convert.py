@@ -23,6 +23,8 @@ from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from . import fx_convert_elementwise, fx_convert_linear, fx_convert_order, fx_convert_shape
 from .captured import Progress, silent
+from .fx_convert_complex import NAMES as COMPLEX_NAMES
+from .fx_convert_complex import Complex, convert_complex
 from .fx_convert_context import CONVERTERS, Emitter, Unsupported, numpy_array, source_line
 from .fx_convert_dims import DimNames
 
@@ -105,14 +107,14 @@ def _is_mutable(node: fx.Node) -> bool:
 
 def _needs_converter(node: fx.Node) -> bool:
     known = node.op != "call_function" or node.target is operator.getitem or _is_size(node)
-    return not known and op_name(node.target) not in CONVERTERS
+    return not known and op_name(node.target) not in CONVERTERS.keys() | COMPLEX_NAMES
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
     """Core ATen, functional, with every op that has a converter left whole."""
     table = torch.export.default_decompositions()
     for op in list(table):
-        if op_name(op) in CONVERTERS:
+        if op_name(op) in CONVERTERS.keys() | COMPLEX_NAMES:
             table.pop(op)  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own deprecations, in code the user cannot change
@@ -246,6 +248,8 @@ class _Conversion:
             return args[0][args[1]]
         converter = CONVERTERS.get(op_name(node.target))
         try:
+            if _is_complex(node, args):
+                return convert_complex(e, op_name(node.target), args, kwargs)
             if converter is None:
                 raise Unsupported("no converter")
             result = converter(e, *args, **kwargs)
@@ -290,6 +294,12 @@ class _Conversion:
             f"that it cannot: {listed} (change the model there, or add a converter in "
             "frontend/fx_convert_*.py)"
         )
+
+
+def _is_complex(node: fx.Node, args: Any) -> bool:
+    fake = node.meta.get("val")
+    makes = isinstance(fake, torch.Tensor) and fake.is_complex()
+    return makes or any(isinstance(x, Complex) for x in args)
 
 
 def _types(e: Emitter, fakes: Any) -> Iterator[TensorType]:

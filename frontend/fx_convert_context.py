@@ -37,6 +37,7 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.float64: F32,
     torch.float16: F32,
     torch.bfloat16: F32,
+    torch.complex64: F32,  # the type of each part, see `fx_convert_complex`
     torch.int64: I32,
     torch.int32: I32,
     torch.int16: I32,
@@ -77,7 +78,7 @@ def source_line(node: fx.Node) -> str:
 
 def numpy_array(tensor: torch.Tensor, where: str) -> tuple[np.ndarray, TensorType]:
     """A real tensor as constant data; integers that do not fit i32 are refused."""
-    if tensor.dtype not in DTYPES:
+    if tensor.dtype not in DTYPES or tensor.is_complex():
         raise FrontendError(f"{where}: expected floats, integers or bools, got {tensor.dtype}")
     dtype = DTYPES[tensor.dtype]
     wide = tensor.detach().to(torch.float32 if dtype == F32 else tensor.dtype).numpy()

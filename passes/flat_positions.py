@@ -41,8 +41,9 @@ def _positions(graph: Graph, node: Node, position_ids: Value, op: Iota) -> Value
 
 def _is_table_head(node: Node, op: Slice) -> bool:
     """Rows start .. start + tokens of a value that has no token axis itself."""
-    whole = all(isinstance(d, int) for d in node.inputs[0].type.shape)
-    counts_tokens = op.axis == 0 and op.step == 1 and as_dim(op.stop - op.start) == TOKENS
+    shape = node.inputs[0].type.shape
+    whole = all(isinstance(d, int) for d in shape) and all(d == 1 for d in shape[: op.axis])
+    counts_tokens = op.step == 1 and as_dim(op.stop - op.start) == TOKENS
     return whole and counts_tokens and isinstance(op.start, int)
 
 
@@ -51,4 +52,9 @@ def _table_rows(graph: Graph, node: Node, position_ids: Value, op: Slice) -> Val
     if op.start:
         offset = graph.const(np.array(op.start, np.int32), TensorType(I32, ()))
         rows = graph.emit(Add(), rows, offset, before=node)
-    return graph.emit(GatherRows(), node.inputs[0], rows, before=node)
+    table = node.inputs[0]
+    if op.axis:
+        table = graph.emit(Reshape(table.type.shape[op.axis :]), table, before=node)
+    found = graph.emit(GatherRows(), table, rows, before=node)
+    shape = node.outputs[0].type.shape
+    return found if found.type.shape == shape else graph.emit(Reshape(shape), found, before=node)

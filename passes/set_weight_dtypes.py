@@ -10,6 +10,7 @@ from ..ir.dtype import F32, DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.ops.elementwise import Cast
 from ..ir.ops.linear import GatedLinear, Linear
+from ..ir.ops.moe import ExpertLinear
 from ..ir.ops.sparse import Embedding
 from .base import Pass
 
@@ -18,7 +19,7 @@ from .base import Pass
 class SetWeightDtypes(Pass):
     """
     param %w: f32[N, K]; %y = linear(%x, %w)   ->   param %w: bf16[N, K]; %y = linear(%x, %w)
-    For parameters that only linears and embeddings read, both of which take any float type. Norms,
+    For parameters that only linears, experts and embeddings read, which take any float type. Norms,
     biases and other vectors stay f32, so does a weight that another op reads too.
     """
 
@@ -58,7 +59,7 @@ class SetWeightDtypes(Pass):
 
 def _weight_index(node: Node) -> int | None:
     """Which operand of the node is a weight of any float type."""
-    if isinstance(node.op, Linear | GatedLinear):
+    if isinstance(node.op, Linear | GatedLinear | ExpertLinear):
         return 1
     return 0 if isinstance(node.op, Embedding) else None
 

@@ -31,7 +31,7 @@ def pack_weight(name: str, array: Array, dtype: DType, layout: str) -> Packed:
         return _pack_blocks(name, array, dtype, layout)
     plain = to_storage(np.asarray(array), dtype)
     if layout == DENSE_LAYOUT:
-        plain = pack_dense(plain)
+        plain = np.stack([pack_dense(w) for w in plain]) if plain.ndim == 3 else pack_dense(plain)
     elif layout != "row":
         raise LoweringError(f"weight {name}: no layout {layout!r}")
     return plain_bytes(plain)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ir.target import Denied
-from ..rows import cache, generic, linear, token
+from ..rows import cache, generic, linear, order, token
 from ..table import OperatorRow
 from . import rows_attention, rows_exact, rows_int8, rows_native, rows_tiles
 
@@ -17,5 +17,6 @@ TABLE: tuple[OperatorRow, ...] = (
     *rows_attention.ROWS,
     *cache.ROWS,
     *generic.ROWS,
+    *order.ROWS,
 )
 DENIED: tuple[Denied, ...] = ()

@@ -8,8 +8,9 @@ Grid and limits
                        grid (cdiv(d3, BLOCK), d0 * d1 * d2, 1)
 BLOCK a power of two. Outputs may alias inputs of the same strides.
 unary KIND: neg abs exp log sqrt rsqrt reciprocal square sin cos erf floor ceil, and the
-  activations of activation.py. binary KIND: add sub mul div maximum minimum pow(positive base)
-  and the comparisons lt le gt ge eq ne (1.0 or 0.0).
+  activations of activation.py; not and truth of any type (1.0 or 0.0). binary KIND: add sub mul
+  div maximum minimum floor_div mod pow(positive base), comparisons lt le gt ge eq ne and and or of
+  any type (1.0 or 0.0).
 """
 
 import triton
@@ -46,8 +47,23 @@ def apply_unary(x, KIND: tl.constexpr):
         y = tl.floor(x)
     elif KIND == "ceil":
         y = tl.ceil(x)
+    elif KIND == "not":
+        y = (x == 0).to(tl.float32)
+    elif KIND == "truth":
+        y = (x != 0).to(tl.float32)
     else:
         y = activate(x, KIND)
+    return y
+
+
+@triton.jit
+def floor_divide(a, b):
+    """Rounded down; the machine's division of integers rounds toward zero."""
+    if a.dtype.is_floating():
+        y = tl.floor(a / b)
+    else:
+        y = a // b
+        y -= ((y * b != a) & ((a < 0) != (b < 0))).to(y.dtype)
     return y
 
 
@@ -67,6 +83,14 @@ def apply_binary(a, b, KIND: tl.constexpr):
         y = tl.minimum(a, b)
     elif KIND == "pow":
         y = tl.exp(b * tl.log(a))
+    elif KIND == "floor_div":
+        y = floor_divide(a, b)
+    elif KIND == "mod":
+        y = a - floor_divide(a, b) * b
+    elif KIND == "and":
+        y = ((a != 0) & (b != 0)).to(tl.float32)
+    elif KIND == "or":
+        y = ((a != 0) | (b != 0)).to(tl.float32)
     elif KIND == "lt":
         y = (a < b).to(tl.float32)
     elif KIND == "le":

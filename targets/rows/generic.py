@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import sympy
 
 from ...ir.dim import Dim, as_dim, cdiv, prod
-from ...ir.dtype import BF16, F16, F32, I32, DType
+from ...ir.dtype import BF16, BOOL, F16, F32, I32, DType
 from ...ir.graph import Node, Value
 from ...ir.ops.shape import Concat, Slice, Transpose
 from ...ir.target import Target
@@ -39,7 +39,8 @@ UNARY = (
     "sigmoid",
     "tanh",
 )
-BINARY = ("add", "sub", "mul", "maximum", "minimum", "lt", "le", "gt", "ge", "eq", "ne")
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+BINARY = ("add", "sub", "mul", "maximum", "minimum", "floor_div", "mod", *COMPARISONS)
 
 
 def operand(ctx: Lowering, value: Value, offset: Dim = 0) -> Operand:
@@ -67,9 +68,14 @@ def accepts_rank(node: Node, target: Target) -> str:
 
 
 def accepts_cast(node: Node, target: Target) -> str:
-    known = (F32, BF16, F16, I32)
+    known = (F32, BF16, F16, I32, BOOL)
     wrong = [v.type.dtype for v in (*node.inputs, *node.outputs) if v.type.dtype not in known]
     return f"no kernel for {wrong[0]}" if wrong else ""
+
+
+def accepts_bools(node: Node, target: Target) -> str:
+    wrong = [v for v in node.inputs if v.type.dtype != BOOL]
+    return f"expected bool, got {wrong[0].type.dtype}" if wrong else accepts_rank(node, target)
 
 
 def accepts_last_axis(node: Node, target: Target) -> str:
@@ -88,7 +94,10 @@ def emit_unary(node: Node, ctx: Lowering) -> None:
 
 
 def emit_cast(node: Node, ctx: Lowering) -> None:
-    _emit_flat("elementwise.cast", node, ctx, {})
+    if node.outputs[0].type.dtype == BOOL:
+        _emit_flat("elementwise.unary", node, ctx, {"KIND": "truth"})
+    else:
+        _emit_flat("elementwise.cast", node, ctx, {})
 
 
 def _emit_flat(function: str, node: Node, ctx: Lowering, constants: dict[str, object]) -> None:
@@ -261,6 +270,8 @@ ROWS = (
     *(_row(op, accepts_numbers, emit_binary) for op in BINARY),
     _row("div", accepts_floats, emit_binary),
     _row("where", accepts_rank, emit_where),
+    _row("not", accepts_bools, emit_unary),
+    *(_row(op, accepts_bools, emit_binary) for op in ("and", "or")),
     _row("cast", accepts_cast, emit_cast),
     _row("transpose", accepts_copy, emit_transpose),
     _row("slice", accepts_copy, emit_slice),

@@ -55,7 +55,7 @@ def test_logits_equal_those_of_transformers(lab: Any, model_type: str) -> None:
 
 
 def test_what_cannot_run_is_refused_in_a_sentence(lab: Any) -> None:
-    with pytest.raises(SglkError, match="expected a model that can be captured with a symbolic"):
+    with pytest.raises(SglkError, match="mamba: expected attention as the one layer"):
         lab.compile("mamba")
 
 

@@ -172,6 +172,13 @@ CASES: dict[str, tuple[Callable[..., Any], list[Make]]] = {
         lambda x, w, r: expert_linear(x, w, r),
         [f(N, 2, 4), f(4, 3, 4), rows(N, 2)],
     ),
+    "complex": (
+        lambda x, a: torch.view_as_real(
+            torch.view_as_complex(x).unsqueeze(1)
+            * (torch.polar(torch.ones_like(a), a) * 0.5)[:, None]
+        ),
+        [f(N, 3, 2), f(N, 3)],
+    ),
     "dropout-eval": (lambda x: F.dropout(x, 0.5, training=False) + 1, [f(N, 5)]),
     "sdpa": (
         lambda q, k: (

@@ -1,0 +1,68 @@
+"""Ops along the last axis: the largest, elements by index, running sums; sums of a middle axis.
+
+Layouts: x [rows, N] contiguous, f32 (take_along, put_along: f32 or i32); ids i32 [rows, TOP_K].
+Grid: (rows, 1, 1), one program per row; sum_middle: (outer, cdiv(INNER, BLOCK), 1).
+Limits: BLOCK a power of two, at least N in top_k and put_along. NaN is not handled.
+Numerics: cumsum and sum_middle add in ascending order.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def top_k(x, values, ids, N: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+    """values [rows, TOP_K] and their places, largest first, of equal ones the lowest place."""
+    row = tl.program_id(0).to(tl.int64)
+    e = tl.arange(0, BLOCK)
+    every = tl.load(x + row * N + e, mask=e < N, other=float("-inf"))
+    free = (e < N).to(tl.int32)
+    for j in range(TOP_K):
+        best = tl.max(tl.where(free > 0, every, float("-inf")), 0)
+        chosen = tl.min(tl.where((free > 0) & (every == best), e, BLOCK), 0)
+        tl.store(values + row * TOP_K + j, best)
+        tl.store(ids + row * TOP_K + j, chosen)
+        free = tl.where(e == chosen, 0, free)
+
+
+@triton.jit
+def take_along(x, ids, y, N: tl.constexpr, TOP_K: tl.constexpr):
+    """y[row, j] = x[row, ids[row, j]]."""
+    row = tl.program_id(0).to(tl.int64)
+    for j in range(TOP_K):
+        tl.store(y + row * TOP_K + j, tl.load(x + row * N + tl.load(ids + row * TOP_K + j)))
+
+
+@triton.jit
+def put_along(x, ids, src, y, N: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+    """y = x with y[row, ids[row, j]] = src[row, j]; of repeated ids the last j stays."""
+    row = tl.program_id(0).to(tl.int64)
+    e = tl.arange(0, BLOCK)
+    every = tl.load(x + row * N + e, mask=e < N, other=0)
+    for j in range(TOP_K):
+        at = tl.load(ids + row * TOP_K + j)
+        every = tl.where(e == at, tl.load(src + row * TOP_K + j), every)
+    tl.store(y + row * N + e, every, mask=e < N)
+
+
+@triton.jit
+def cumsum(x, y, N: tl.constexpr):
+    """y[row, i] = x[row, 0] + ... + x[row, i]."""
+    row = tl.program_id(0).to(tl.int64) * N
+    total = tl.load(x + row)
+    tl.store(y + row, total)
+    for i in range(1, N):
+        total += tl.load(x + row + i)
+        tl.store(y + row + i, total)
+
+
+@triton.jit
+def sum_middle(x, y, N: tl.constexpr, INNER: tl.constexpr, BLOCK: tl.constexpr):
+    """y[outer, i] = sum over n of x[outer, n, i]."""
+    outer = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    x += outer * (N * INNER)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for n in range(N):
+        total += tl.load(x + n * INNER + i, mask=i < INNER, other=0.0)
+    tl.store(y + outer * INNER + i, total, mask=i < INNER)
