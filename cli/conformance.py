@@ -36,7 +36,11 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("target", help="chip, with arches after a colon: cpu, cuda:sm90")
-    parser.add_argument("--device", metavar="NAME", help="device to run on (default: the target's)")
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help="device to run on (default: the target's, emulated if it can)",
+    )
     parser.add_argument(
         "--section", metavar="NAME", action="append", help="check this one only; may be repeated"
     )
@@ -72,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _open(options: argparse.Namespace, folder: Path) -> Chip:
-    from ..targets.backend import open_backend
+    from ..targets.backend import HasEmulator, open_backend
     from ..targets.conformance.chip import Chip, KitChoices
     from ..targets.registry import open_device
 
@@ -82,7 +86,8 @@ def _open(options: argparse.Namespace, folder: Path) -> Chip:
     backend.check(choices)
     if reason := backend.why_not_here(choices):
         raise SglkError(f"{options.target}: cannot run on this machine: {reason}")
-    return Chip(backend, open_device(options.device or name), folder, choices, options.threads)
+    stand_in = backend.emulator if isinstance(backend, HasEmulator) else name
+    return Chip(backend, open_device(options.device or stand_in), folder, choices, options.threads)
 
 
 def _run(section: str, chip: Chip, options: argparse.Namespace) -> Iterator[Outcome]:

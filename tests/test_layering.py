@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "runtime": {"runtime", "targets"},
 }
 FLOOR = {"errors", "knobs", "__version__"}
-RUNTIME_FACE = {"artifact", "device", "dim_code", "registry"}
+RUNTIME_FACE = {"artifact", "device", "dim_code", "machine", "registry"}
 """Parts of targets/ that serving may load. ``device`` may be a package: any path part counts."""
 NEVER = {
     "ir": {"torch", "onnx", "transformers", "triton"},

@@ -30,8 +30,13 @@ def every_op_has_cases(chip: Chip) -> str:
 
 
 def names(chip: Chip) -> str:
-    got = (chip.backend.name, chip.target.name, chip.device.name)
-    return "" if len(set(got)) == 1 else f"expected one name of backend, facts and device: {got}"
+    """An emulator has a name of its own."""
+    emulators = {getattr(chip.backend, "emulator", chip.backend.name)}
+    if chip.target.name != chip.backend.name:
+        return f"expected facts of {chip.backend.name}, got facts of {chip.target.name}"
+    if chip.device.name not in emulators | {chip.backend.name}:
+        return f"expected a device named {chip.backend.name}, got {chip.device.name}"
+    return ""
 
 
 def sizes(chip: Chip) -> str:
@@ -51,8 +56,11 @@ def memory(chip: Chip) -> str:
     levels = chip.target.memory
     if not levels:
         return "expected at least one memory level, got none"
-    bad = [m.name for m in levels if m.bytes < 0 or m.bytes_per_second <= 0]
-    return f"expected sizes of 0 or more and rates above 0, got {bad}" if bad else ""
+    bad = [m.name for m in levels if m.bytes < 0 or m.bytes_per_second < 0]
+    if bad:
+        return f"expected sizes and rates of 0 (unknown) or more, got less for {bad}"
+    last = levels[-1]
+    return "" if last.bytes_per_second else f"expected a rate of {last.name}, the main memory"
 
 
 def types(chip: Chip) -> str:

@@ -110,10 +110,15 @@ def _why_absent(chip: Chip, op: str, cases: Sequence[Case]) -> str:
     if not cases:
         return ""
     if not chip.table:
-        return _refused(chip, cases[0])
+        return _inside(_refused(chip, cases[0]))
     rows = [row for row in chip.table if row.op == op]
     reasons = [f"{row.name}: {_refusal(chip, row, cases)}" for row in rows]
     return "; ".join(reasons) or "the operator table has no row for it"
+
+
+def _inside(sentence: str) -> str:
+    """``chip: no implementation for 1 op(s): pow x1 (REASON)`` without what the report says."""
+    return sentence.partition("x1 (")[2].removesuffix(")") or sentence
 
 
 class _Program:
