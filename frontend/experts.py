@@ -50,7 +50,9 @@ def _project(module: Any, name: str, x: torch.Tensor, ids: torch.Tensor) -> torc
     weight = getattr(module, name)
     rows = weight.transpose(1, 2) if module.is_transposed else weight
     y = expert_linear(x, rows, ids)
-    return y + getattr(module, f"{name}_bias")[ids] if module.has_bias else y
+    if module.has_bias:
+        y = y + getattr(module, f"{name}_bias")[ids]
+    return y
 
 
 @functools.cache

@@ -16,10 +16,9 @@ from ..ir.ops.shape import Concat
 from .fx_convert_context import CONVERTERS, Emitter, Unsupported
 from .fx_convert_shape import take
 
-MOVES = frozenset(
-    "view reshape flatten unsqueeze squeeze expand permute transpose slice select "
-    "clone contiguous to _to_copy alias detach".split()
-)
+SHAPES = ("view", "reshape", "flatten", "unsqueeze", "squeeze", "expand", "permute", "transpose")
+COPIES = ("slice", "select", "clone", "contiguous", "to", "_to_copy", "alias", "detach")
+MOVES = frozenset((*SHAPES, *COPIES))
 
 
 @dataclass(frozen=True)

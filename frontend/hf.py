@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..errors import FrontendError
 from .captured import Captured, Progress, describe
 from .model_files import open_config, open_model
-from .weights import check_against
+from .weights import WeightSource, check_against
 
 
 def load_hf(
@@ -24,8 +25,11 @@ def load_hf(
     from .capture import capture_causal_lm  # torch: a wrong path is refused without waiting for it
 
     graph = capture_causal_lm(files.config, progress)
+    source = files.source
     if has_weights:
-        check_against(files.source, {v.name: v.type.concrete({}) for v in graph.params})
+        wanted = {v.name: v.type.concrete({}) for v in graph.params}
+        source = _named_as(wanted, source, files.config)
+        check_against(source, wanted)
     text = files.config.get_text_config(decoder=True)
     info = describe(
         graph,
@@ -34,7 +38,17 @@ def load_hf(
         context_length=context_length(text),
         hidden_size=int(getattr(text, "hidden_size", 0)),
     )
-    return Captured(graph, files.source, files.tokenizer, info)
+    return Captured(graph, source, files.tokenizer, info)
+
+
+def _named_as(wanted: Iterable[str], source: WeightSource, config: Any) -> WeightSource:
+    """Tensors under the model's names: a checkpoint may have others, or tensors in pieces."""
+    if set(wanted) <= set(source.names()):
+        return source
+    from .capture import build_without_weights
+    from .checkpoint_names import with_model_names
+
+    return with_model_names(source, build_without_weights(config))
 
 
 def context_length(config: Any) -> int:

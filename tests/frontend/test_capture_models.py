@@ -291,3 +291,19 @@ def test_mask_of_another_kind_is_refused() -> None:
     for function in (off_by_one, _prefix):
         with pytest.raises(FrontendError, match="expected causal, sliding-window or full"):
             mask_kind(mask_function=function, local_size=4096)
+
+
+def test_checkpoint_that_keeps_experts_one_by_one(tmp_path: Path) -> None:
+    """As published: w1, w2, w3 of each expert; the model has two tensors for all experts."""
+    config = AutoConfig.for_model("mixtral", **SIZES, num_local_experts=4)
+    model = random_model(config)
+    model.save_pretrained(tmp_path)
+    captured = load_model(tmp_path)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    assert name not in open_model(tmp_path).source.names()
+    assert captured.weights.info(name).shape == (4, 96, 32)
+    np.testing.assert_array_equal(captured.weights.read(name), model.state_dict()[name].numpy())
+    ids = torch.randint(3, 96, (1, 6))
+    with torch.no_grad():
+        wanted = model(input_ids=ids).logits.numpy()
+    assert_close(run(captured.graph, ids, captured.weights.read), wanted, 1e-5)
