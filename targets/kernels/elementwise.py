@@ -111,7 +111,9 @@ def apply_binary(a, b, KIND: tl.constexpr):
 def load_number(p, mask, other):
     """Narrow floats in f32, other numbers as they are."""
     value = tl.load(p, mask=mask, other=other)
-    if p.dtype.element_ty == tl.bfloat16 or p.dtype.element_ty == tl.float16:
+    if p.dtype.element_ty == tl.bfloat16:  # noqa: SIM114 - Triton 3.0 takes no `or` of types
+        value = value.to(tl.float32)
+    elif p.dtype.element_ty == tl.float16:
         value = value.to(tl.float32)
     return value
 

@@ -106,7 +106,7 @@ def few(
             total = tl.zeros((BLOCK_M,), tl.float32)
             if sinks is not None:
                 own = tl.minimum(row, GROUP - 1)
-                best = tl.load(sinks + head * GROUP + own, mask=row < GROUP, other=0.0)
+                best = tl.load(sinks + head * GROUP + own, mask=row < GROUP)
                 total = tl.full((BLOCK_M,), 1.0, tl.float32)
             qs = tl.load(q + base + at)
             out = attend(
