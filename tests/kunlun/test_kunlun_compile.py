@@ -1,4 +1,4 @@
-"""A model compiled for Kunlun, proved on the emulator with the known errors of the vendor built in."""
+"""A model compiled for Kunlun, proved on the emulator with the vendor's known errors built in."""
 
 from __future__ import annotations
 
