@@ -1,7 +1,7 @@
 """Weights made on the device from a seed; the numbers are those of targets/artifact/fill.py.
 
-Layouts: weight [count], bf16, f16 or f32; count i64; seed, step and mean i32: 32 bits of the seed and
-of the two floats.
+Layouts: weight [count], bf16, f16 or f32; count i64; seed, step and mean i32: 32 bits of the seed
+and of the two floats.
 Grid: (cdiv(count, BLOCK), 1, 1). Limits: BLOCK a power of two.
 The definition rounds the product before it adds the mean. A compiler that contracts the two would
 round once: the product's bits go through an addition of 0 that it cannot see through.

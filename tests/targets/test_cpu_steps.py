@@ -175,7 +175,7 @@ def test_steps_equal_the_interpreter(
 def test_integers_without_kernels_by_hand_are_refused(llama_step: MakeStep, tmp_path: Path) -> None:
     graph = llama_step(weight=Q4_1, kv=BF16)
     QuantizeActivations().run(graph)
-    with pytest.raises(PassError, match="quantize_rows x.*switched off"):
+    with pytest.raises(PassError, match=r"quantize_rows x.*switched off"):
         compiled(graph, make_params(graph), tmp_path / "toy.sglk", handwritten=False)
 
 

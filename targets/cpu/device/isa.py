@@ -72,7 +72,7 @@ def may_use_tiles() -> bool:
 def this_machine(
     cpuinfo: Path = Path("/proc/cpuinfo"), may_use_tiles: Callable[[], bool] = may_use_tiles
 ) -> Machine:
-    """The processor we run on; flags that only some cores have, or that are refused, do not count."""
+    """The processor we run on; flags that not every core has, or we may not use, do not count."""
     name = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     try:
         text = cpuinfo.read_text()
