@@ -87,7 +87,7 @@ def _lowered(captured: Captured, target: str, choices: Mapping[str, Any]) -> dic
             "final": len(graph.nodes),
             "fusions": fusion_counts(graph),
         },
-        "weight_bytes": sum(int(u.value.type.bytes) for u in lowering.weights.values()),
+        "weight_bytes": sum(int(value.type.bytes) for value in graph.params),
         "passes": [record.name for record in passes.records if record.changed],
         **(backend.explain(facts) if explains else {}),
     }

@@ -18,7 +18,9 @@ outside an allocation even where a mask says no."""
 TOKEN_BUCKETS = (15, 127, 255)
 """A tile has at most `PADDED_ROWS` rows, or the least count of its bucket (16, 128, 256): then the
 last tile moves back over rows that another made, and no tile is masked."""
-FUSED_OPS = frozenset({"add_rmsnorm", "gated_linear", "linear", "rope_write_kv"})
+FUSED_OPS = frozenset(
+    {"add_rmsnorm", "gated_linear", "linear", "rope_write_kv", "rope_write_kv.norms"}
+)
 
 
 @dataclass(frozen=True)
