@@ -25,6 +25,7 @@ COMMANDS = {
     "sim": "replay a trace of requests without a device",
     "verify": "check an artifact's hashes and run its self-test",
     "bench": "measure an artifact on this machine",
+    "finish": "add kernels that only a vendor's toolchain can make",
     "doctor": "check whether this machine is ready",
     "conformance": "check that a chip does what compiler and runtime rely on",
 }
