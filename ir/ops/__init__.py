@@ -4,7 +4,9 @@ from . import (
     activations,
     attention,
     elementwise,
+    indexing,
     linear,
+    math,
     moe,
     norm,
     order,
@@ -12,13 +14,16 @@ from . import (
     rope,
     shape,
     sparse,
+    spatial,
 )
 
 __all__ = [
     "activations",
     "attention",
     "elementwise",
+    "indexing",
     "linear",
+    "math",
     "moe",
     "norm",
     "order",
@@ -26,4 +31,5 @@ __all__ = [
     "rope",
     "shape",
     "sparse",
+    "spatial",
 ]

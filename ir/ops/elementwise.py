@@ -50,7 +50,7 @@ ACTIVATIONS: dict[str, Function] = {
 """Activations that fused ops name in their ``activation`` attribute."""
 
 
-Kind = Literal["number", "float", "bool", "any"]
+Kind = Literal["number", "float", "integer", "bool", "any"]
 
 
 def _is(dtype: DType, kind: Kind) -> bool:
@@ -60,6 +60,7 @@ def _is(dtype: DType, kind: Kind) -> bool:
     return {
         "number": dtype != BOOL,
         "float": dtype.is_float,
+        "integer": dtype.is_integer,
         "bool": dtype == BOOL,
         "any": True,
     }[kind]
@@ -95,11 +96,11 @@ class _Elementwise(Op):
 
 @dataclass(frozen=True)
 class Unary(_Elementwise):
-    """One operand, one result of the same type."""
+    """One operand, one result of its shape."""
 
     def infer(self, x: TensorType) -> tuple[TensorType, ...]:
         expect(_is(x.dtype, self.on), f"{self.name}: expected {self.on} elements, got {x}")
-        return (x,)
+        return (x.with_dtype(self.result or x.dtype),)
 
     def reference(self, x: Array) -> Array:
         return self._compute(x)

@@ -69,6 +69,27 @@ class Max(Reduce):
 
 
 @dataclass(frozen=True)
+class Min(Reduce):
+    """Smallest element; NaN wins."""
+
+    name: ClassVar[str] = "min"
+
+    def reference(self, x: Array) -> Array:
+        return np.min(x, self.axis, keepdims=self.keepdim)
+
+
+@dataclass(frozen=True)
+class Prod(Reduce):
+    """Product, accumulated in f64 for floats."""
+
+    name: ClassVar[str] = "prod"
+
+    def reference(self, x: Array) -> Array:
+        wide = np.float64 if np.issubdtype(x.dtype, np.floating) else x.dtype
+        return np.prod(x, self.axis, dtype=wide, keepdims=self.keepdim).astype(x.dtype)
+
+
+@dataclass(frozen=True)
 class Argmax(Reduce):
     """Index of the largest element; of equal ones the lowest index."""
 
@@ -80,6 +101,20 @@ class Argmax(Reduce):
 
     def reference(self, x: Array) -> Array:
         return np.argmax(x, self.axis, keepdims=self.keepdim).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Argmin(Reduce):
+    """Index of the smallest element; of equal ones the lowest index."""
+
+    name: ClassVar[str] = "argmin"
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        (result,) = super().infer(x)
+        return (result.with_dtype(I32),)
+
+    def reference(self, x: Array) -> Array:
+        return np.argmin(x, self.axis, keepdims=self.keepdim).astype(np.int32)
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,16 @@ from sglk.ir.op import OPS, Op, result_types
 from sglk.ir.ops.activations import GroupSums, QuantizeRows, RoundRows
 from sglk.ir.ops.attention import Attention, PagedAttention, RopeWriteKv, WriteKv
 from sglk.ir.ops.elementwise import Binary, Cast, Unary, Where
+from sglk.ir.ops.indexing import PutAxis, TakeAxis
 from sglk.ir.ops.linear import GatedLinear, Linear, MatMul
 from sglk.ir.ops.moe import ExpertLinear, MoeRoute
 from sglk.ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
 from sglk.ir.ops.order import CumSum, PutAlong, TakeAlong, TopK
-from sglk.ir.ops.reduce import Argmax, Max, Mean, Softmax, Sum
+from sglk.ir.ops.reduce import Argmax, Argmin, Max, Mean, Min, Prod, Softmax, Sum
 from sglk.ir.ops.rope import Rope, RopeTable
 from sglk.ir.ops.shape import Broadcast, Concat, Iota, Reshape, Slice, Transpose
 from sglk.ir.ops.sparse import Embedding, GatherRows
+from sglk.ir.ops.spatial import AvgPool, Convolution, MaxPool
 from sglk.ir.parser import parse_graph, parse_type
 from sglk.ir.rewrite import clone
 from sglk.ir.testing import random_array
@@ -65,7 +67,10 @@ SAMPLES: dict[str, tuple[Op, list[str]]] = {
     "sum": (Sum(axis=0), ["i32[tokens, 3]"]),
     "mean": (Mean(keepdim=True), ["f16[tokens, 3]"]),
     "max": (Max(axis=1, keepdim=True), ["f32[tokens, 3]"]),
+    "min": (Min(), ["i32[tokens, 3]"]),
+    "prod": (Prod(axis=0), ["f32[tokens, 3]"]),
     "argmax": (Argmax(), ["f32[tokens, 9]"]),
+    "argmin": (Argmin(keepdim=True), ["f32[tokens, 9]"]),
     "softmax": (Softmax(axis=0), ["f32[tokens, 3]"]),
     "rope_table": (RopeTable(scale=1.5), ["i32[tokens]", "f32[4]"]),
     "rope": (Rope(interleaved=True), ["f32[tokens, 2, 10]", "f32[tokens, 4]", "f32[tokens, 4]"]),
@@ -77,13 +82,24 @@ SAMPLES: dict[str, tuple[Op, list[str]]] = {
     "iota": (Iota(T * 2 + 1, I64), []),
     "embedding": (Embedding(), ["q4_0[7, 32]", "i32[1, tokens]"]),
     "gather_rows": (GatherRows(), ["f32[tokens, 4]", "i32[rows]"]),
+    "take_axis": (TakeAxis(axis=1), ["f32[tokens, 4, 2]", "i32[rows]"]),
+    "put_axis": (PutAxis(1, "add"), ["f32[tokens, 4]", "i32[rows]", "f32[tokens, rows]"]),
+    "convolution": (
+        Convolution((2, 1), (1, 0), (1, 0), (1, 2), groups=2, has_bias=True),
+        ["f32[1, 4, tokens, 7]", "f32[6, 2, 3, 2]", "f32[6]"],
+    ),
+    "max_pool": (MaxPool((3, 2), (2, 1), (1, 0), (1, 0), (1, 1)), ["f32[1, 4, tokens, 5]"]),
+    "avg_pool": (
+        AvgPool((3,), (2,), (1,), (2,), (1,), count_padding=True, pads=(1,)),
+        ["f32[1, 4, tokens]"],
+    ),
     "where": (Where(), ["bool[tokens, 1]", "f32[tokens, 4]", "f32[]"]),
     "cast": (Cast(BF16), ["f32[tokens, 4]"]),
     "round_rows": (RoundRows(), ["f32[tokens, 64]"]),
     "group_sums": (GroupSums(), ["f32[tokens, 64]"]),
     "quantize_rows": (QuantizeRows(), ["f32[tokens, 64]"]),
 }
-_ELEMENTS = {"number": "f32", "float": "f32", "any": "i32", "bool": "bool"}
+_ELEMENTS = {"number": "f32", "float": "f32", "integer": "i32", "any": "i32", "bool": "bool"}
 for _name, _class in OPS.items():
     if issubclass(_class, Unary):
         SAMPLES[_name] = (_class(), [f"{_ELEMENTS[_class.on]}[tokens, 4]"])
