@@ -49,7 +49,7 @@ def _project(module: Any, name: str, x: torch.Tensor, ids: torch.Tensor) -> torc
     """One projection of every chosen expert, with its bias if experts have one."""
     weight = getattr(module, name)
     rows = weight.transpose(1, 2) if module.is_transposed else weight
-    y = expert_linear(x, rows, ids)
+    y: torch.Tensor = expert_linear(x, rows, ids)
     if module.has_bias:
         y = y + getattr(module, f"{name}_bias")[ids]
     return y

@@ -251,7 +251,7 @@ class _Conversion:
             if _is_complex(node, args):
                 return convert_complex(e, op_name(node.target), args, kwargs)
             if converter is None:
-                raise Unsupported("no converter")
+                return self._evaluated(e, node, args, kwargs)
             result = converter(e, *args, **kwargs)
         except Unsupported as fault:
             return self._fault(e, node, str(fault))
@@ -260,6 +260,22 @@ class _Conversion:
             raise
         _check_types(e, node, result)
         return result
+
+    def _evaluated(self, e: Emitter, node: fx.Node, args: Any, kwargs: Any) -> Value:
+        """An op without a converter on constants alone: torch's own result is one more."""
+        fake = node.meta["val"]
+        values = [x for x in args if isinstance(x, Value)]
+        known = {value: e.known(value) for value in values}
+        if (
+            not values
+            or any(x is None for x in known.values())
+            or not isinstance(fake, torch.Tensor)
+        ):
+            raise Unsupported("no converter")
+        plain = [torch.from_numpy(known[x].copy()) if isinstance(x, Value) else x for x in args]
+        target: Any = node.target
+        data, type = numpy_array(target(*plain, **kwargs), f"the result of {op_name(target)}")
+        return self.graph.const(data, type)
 
     def _size(self, value: Any) -> Any:
         return self.dims(value) if isinstance(value, torch.SymInt) else value

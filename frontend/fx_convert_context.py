@@ -20,6 +20,7 @@ from ..errors import FrontendError
 from ..ir.dim import Dim
 from ..ir.dtype import BOOL, F32, I8, I32, U8, DType
 from ..ir.graph import Graph, Value
+from ..ir.interpret import evaluate
 from ..ir.op import Op
 from ..ir.ops.elementwise import Cast
 from ..ir.ops.shape import Broadcast, Reshape
@@ -90,6 +91,14 @@ def numpy_array(tensor: torch.Tensor, where: str) -> tuple[np.ndarray, TensorTyp
     return data, TensorType(dtype, data.shape)
 
 
+_MANY = 64
+"""Values that a constant may be computed from at capture."""
+
+
+def _no_weights(name: str) -> np.ndarray:
+    raise Unsupported(f"the value of the weight {name}")
+
+
 class Emitter:
     """Appends ops to the graph on behalf of one fx node at a time."""
 
@@ -117,6 +126,19 @@ class Emitter:
     @property
     def shape(self) -> tuple[Dim, ...]:
         return self.result.shape
+
+    def known(self, value: Value) -> np.ndarray | None:
+        """The data of a value that depends on constants alone; None for any other."""
+        pending, seen = [value], 0
+        while pending:
+            top = pending.pop()
+            seen += 1
+            producer = top.producer
+            if seen > _MANY or (top.kind != "const" and (producer is None or not producer.inputs)):
+                return None
+            pending += producer.inputs if producer is not None else []
+        array: np.ndarray = np.asarray(evaluate([value], _no_weights)[0])
+        return array
 
     def scalar(self, number: float, dtype: DType) -> Value:
         """A constant of rank 0, one per number and dtype."""

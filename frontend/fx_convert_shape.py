@@ -134,12 +134,16 @@ def unbind(e: Emitter, x: Value, dim: int = 0) -> tuple[Value, ...]:
 
 @converts("repeat")
 def repeat(e: Emitter, x: Value, repeats: Sequence[Dim]) -> Value:
-    """Each dim gets a dim of its repeats in front, which is then joined with it."""
+    """A dim that is repeated gets a dim of its repeats in front, which is then joined with it."""
     lead = len(repeats) - x.type.rank
-    old = (*(1,) * lead, *x.type.shape)
-    apart = tuple(d for size in old for d in (1, size))
-    wide = tuple(d for count, size in zip(repeats, old, strict=True) for d in (count, size))
-    return e.reshape(e.broadcast(e.reshape(x, apart), wide), e.shape)
+    pairs = list(zip(repeats, (*(1,) * lead, *x.type.shape), strict=True))
+    apart = [(1, size) if count != 1 and size != 1 else (size,) for count, size in pairs]
+    wide = [
+        (count, size) if count != 1 and size != 1 else (count if size == 1 else size,)
+        for count, size in pairs
+    ]
+    spread = e.reshape(x, tuple(d for each in apart for d in each))
+    return e.reshape(e.broadcast(spread, tuple(d for each in wide for d in each)), e.shape)
 
 
 @converts("repeat_interleave")

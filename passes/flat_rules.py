@@ -284,15 +284,23 @@ def _linear(flat: Flattener, node: Node) -> None:
 
 @rule(MatMul)
 def _matmul(flat: Flattener, node: Node) -> None:
-    """Only a product of token rows with a matrix that is free of tokens: [..., T, K] x [K, N]."""
+    """Token rows times matrices that are free of tokens, or a product of its own for each token."""
     a, b = node.inputs
+    (y,) = node.outputs
+    token = flat.token_axis(y)
+    if token is not None and token < y.type.rank - 2:
+        operands = [_aligned(flat, node, v) for v in (a, b)]
+        flat.finish(node, flat.emit(node, node.op, *operands))
+        return
     expect_free(flat, [b], "right side")
     _expect_no_token_axis(flat, a, a.type.rank - 1, "contracts")
-    matrices = prod(b.type.shape[:-2])
-    if matrices != 1:
-        raise Refusal(f"multiplies by {matrices} matrices, which has no rule for flat tokens")
-    x, w = flat.known[a], flat.reshaped(node, flat.known[b], b.type.shape[-2:])
-    flat.finish(node, flat.emit(node, node.op, x, w))
+    if prod(b.type.shape[:-2]) == 1:
+        x, w = flat.known[a], flat.reshaped(node, flat.known[b], b.type.shape[-2:])
+        flat.finish(node, flat.emit(node, node.op, x, w))
+        return
+    *lead, width = (a.type.shape[i] for i in flat.kept(a))
+    rows = flat.reshaped(node, flat.known[a], (flat.tokens, *lead, 1, width))
+    flat.finish(node, flat.emit(node, node.op, rows, flat.known[b]))
 
 
 @rule(MoeRoute, Rope, RopeTable, ExpertLinear)

@@ -1,7 +1,9 @@
-"""Ops along the last axis: the largest, elements by index, running sums; sums of a middle axis.
+"""Ops along the last axis: the largest, elements by index, running sums; sums of a middle axis;
+products of small matrices in batches.
 
 Layouts: x [rows, N] contiguous, f32 (take_along, put_along: f32 or i32); ids i32 [rows, TOP_K].
-Grid: (rows, 1, 1), one program per row; sum_middle: (outer, cdiv(INNER, BLOCK), 1).
+Grid: (rows, 1, 1), one program per row; sum_middle: (outer, cdiv(INNER, BLOCK), 1); batched_matmul:
+(batches * M, cdiv(N, BLOCK), 1).
 Limits: BLOCK a power of two, at least N in top_k and put_along. NaN is not handled.
 Numerics: cumsum and sum_middle add in ascending order.
 """
@@ -66,3 +68,25 @@ def sum_middle(x, y, N: tl.constexpr, INNER: tl.constexpr, BLOCK: tl.constexpr):
     for n in range(N):
         total += tl.load(x + n * INNER + i, mask=i < INNER, other=0.0)
     tl.store(y + outer * INNER + i, total, mask=i < INNER)
+
+
+@triton.jit
+def batched_matmul(
+    a, b, y, d1, a0, a1, b0, b1,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """y[i, j] = a[i, j] @ b[i, j], matrices [M, K] and [K, N] row-major; j counts d1 batches.
+
+    a0, a1, b0, b1: strides of the batches in elements, 0 where one matrix serves all.
+    """
+    row = tl.program_id(0)
+    batch = row // M
+    i0 = (batch // d1).to(tl.int64)
+    i1 = (batch % d1).to(tl.int64)
+    n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    a += i0 * a0 + i1 * a1 + row % M * K
+    b += i0 * b0 + i1 * b1
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for k in range(K):
+        acc += tl.load(a + k) * tl.load(b + k * N + n, mask=n < N, other=0.0)
+    tl.store(y + row.to(tl.int64) * N + n, acc, mask=n < N)

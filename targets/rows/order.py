@@ -13,9 +13,9 @@ from ...ir.ops.order import TopK
 from ...ir.ops.reduce import Reduce
 from ...ir.target import Target
 from ..kernels.packing import LANES
-from ..lowering import Lowering
+from ..lowering import Lowering, i32
 from ..table import OperatorRow
-from .generic import BLOCK, operand
+from .generic import BLOCK, RANK, broadcast_strides, operand, padded
 from .linear import DENSE_LAYOUT, DENSE_STEP
 
 MAX_WIDTH = 1 << 14
@@ -106,6 +106,35 @@ def emit_sum_middle(node: Node, ctx: Lowering) -> None:
     ctx.launch("order.sum_middle", grid, arguments, constants)
 
 
+# Products in batches --------------------------------------------------------------------------
+
+
+def accepts_matmul(node: Node, target: Target) -> str:
+    """Matrices of known size; more than two dims of batches must be joined to two first."""
+    for value in (*node.inputs, *node.outputs):
+        x = value.type
+        if x.dtype != F32 or not all(isinstance(d, int) for d in x.shape[-2:]):
+            return f"expected f32 matrices of known size, got {x}"
+        if x.rank > RANK:
+            return f"expected at most {RANK} dims, got {x}"
+    return ""
+
+
+def emit_matmul(node: Node, ctx: Lowering) -> None:
+    a, b = node.inputs
+    y = node.outputs[0].type
+    batches = padded(y.shape)[:2]
+    m, k, n = (int(d) for d in (*a.type.shape[-2:], y.shape[-1]))
+    arguments = {"a": operand(ctx, a), "b": operand(ctx, b), "y": ctx.memory(node.outputs[0])}
+    arguments["d1"] = i32(batches[1])
+    for name, value in (("a", a), ("b", b)):
+        strides = broadcast_strides(value.type.shape)
+        arguments |= {f"{name}0": i32(strides[0]), f"{name}1": i32(strides[1])}
+    constants = {"M": m, "K": k, "N": n, "BLOCK": BLOCK}
+    grid = (as_dim(prod(batches) * m), cdiv(n, BLOCK), 1)
+    ctx.launch("order.batched_matmul", grid, arguments, constants)
+
+
 # Experts --------------------------------------------------------------------------------------
 
 
@@ -138,5 +167,6 @@ ROWS = (
     OperatorRow("put_along", "triton-put-along", "triton", 1, accepts_pick, emit_put_along),
     OperatorRow("cumsum", "triton-cumsum", "triton", 1, accepts_row, emit_cumsum),
     OperatorRow("sum", "triton-sum-middle", "triton", 0, accepts_middle, emit_sum_middle),
+    OperatorRow("matmul", "triton-batched-matmul", "triton", 1, accepts_matmul, emit_matmul),
     OperatorRow("expert_linear", "triton-experts", "triton", 1, accepts_experts, emit_experts),
 )

@@ -51,3 +51,12 @@ def test_sums(launch: Launch) -> None:
     constants = {"N": 3, "INNER": 70, "BLOCK": 64}
     launch(order.sum_middle, (2, 2, 1), constants, x=z, y=total)
     np.testing.assert_allclose(total, z.sum(1), rtol=1e-5, atol=1e-6)
+
+
+def test_small_products_in_batches(launch: Launch) -> None:
+    a, b = normal(2, 3, 4, 5), normal(3, 5, 70)  # b serves both of the outer batches
+    y = np.zeros((2, 3, 4, 70), np.float32)
+    strides = {"d1": 3, "a0": 60, "a1": 20, "b0": 0, "b1": 350}
+    constants = {"M": 4, "K": 5, "N": 70, "BLOCK": 64}
+    launch(order.batched_matmul, (24, 2, 1), constants, a=a, b=b, y=y, **strides)
+    np.testing.assert_allclose(y, a @ b, rtol=1e-5, atol=1e-5)
