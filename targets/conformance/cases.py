@@ -19,12 +19,14 @@ from ...ir.ops.linear import Linear
 from ...ir.ops.moe import ExpertLinear, MoeRoute
 from ...ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
 from ...ir.ops.order import CumSum, PutAlong, TakeAlong, TopK
-from ...ir.ops.reduce import Argmax, Max, Mean, Softmax, Sum
+from ...ir.ops.reduce import Argmax, Argmin, Max, Mean, Min, Prod, Softmax, Sum
 from ...ir.ops.rope import Rope, RopeTable
 from ...ir.ops.shape import Broadcast, Concat, Iota, Reshape, Slice, Transpose
 from ...ir.ops.sparse import GatherRows
-from .case import Build, Case, Draw, below, below_own, case, divisors, positive, wide
+from .case import Build, Case, below, below_own, case, positive, wide
+from .cases_elementwise import FLOATS, binary_cases, unary_cases
 from .cases_products import PRODUCTS
+from .cases_windows import WINDOWS
 
 SIZES = (1, 2, 3, 31, 32, 33, 63, 64, 65, 129, 1000)
 """Rows or elements: one, a few, and around the sizes of vectors, tiles and buckets."""
@@ -33,43 +35,6 @@ ONLY_IN_DECODERS = {"write_kv", "rope_write_kv", "paged_attention"}
 ONLY_CAPTURED = {"attention"}
 """Ops that passes replace before a chip sees them."""
 N = dim("n")
-FLOATS = ("f32", "bf16", "f16")
-_POSITIVE = {"log", "sqrt", "rsqrt", "reciprocal", "pow"}
-_DIVIDE = {"div", "floor_div", "mod"}
-
-
-def _unary(op: Unary) -> Iterable[Case]:
-    draw = positive if op.name in _POSITIVE else wide
-    if op.on == "bool":
-        yield case(op, "bool[n]")
-        return
-    for dtype in FLOATS:
-        yield case(op, f"{dtype}[n]", x0=draw)
-    yield case(op, "f32[n, 3, 5]", x0=draw)
-    if op.on == "number":
-        yield case(op, "i32[n]")
-
-
-def _binary(op: Binary) -> Iterable[Case]:
-    if op.on == "bool":
-        yield case(op, "bool[n, 4]", "bool[1, 4]")
-        return
-    if op.name == "pow":
-        yield case(op, "f32[n, 4]", "f32[1, 4]", x0=positive)
-        return
-    floats = divisors if op.name in _DIVIDE else wide
-    types = FLOATS if op.on == "float" else (*FLOATS, "i32")
-    for dtype in types:
-        draw = divisors if dtype == "i32" and op.name in _DIVIDE else floats
-        second = draw if dtype != "i32" or op.name in _DIVIDE else None
-        yield case(op, f"{dtype}[n, 4]", f"{dtype}[n, 4]", x1=second)
-    yield from _broadcasts(op, floats if op.name in _DIVIDE else None)
-
-
-def _broadcasts(op: Binary, second: Draw | None) -> Iterable[Case]:
-    """Strides of 0 at each place, one scalar, one side of lower rank."""
-    for a, b in (("n, 1, 65", "1, 3, 65"), ("3", "n, 3"), ("n, 3", ""), ("n, 2, 1", "n, 1, 7")):
-        yield case(op, f"f32[{a}]", f"f32[{b}]", x1=second)
 
 
 def _norms() -> Iterable[Case]:
@@ -86,7 +51,7 @@ def _norms() -> Iterable[Case]:
 
 def _reductions() -> Iterable[Case]:
     for width in (1, 9, 64, 257):
-        for op in (Sum(), Mean(), Max(), Argmax(), Softmax()):
+        for op in (Sum(), Mean(), Max(), Min(), Prod(), Argmax(), Argmin(), Softmax()):
             yield case(op, f"f32[n, {width}]")
     for op in (Sum(keepdim=True), Mean(keepdim=True), Max(keepdim=True)):
         yield case(op, "f32[n, 2, 9]")
@@ -197,6 +162,7 @@ def _quantized(width: int) -> Case:
 
 OTHERS: tuple[Case, ...] = (
     *PRODUCTS,
+    *WINDOWS,
     *_norms(),
     *_reductions(),
     *_rope(),
@@ -215,9 +181,9 @@ def all_cases() -> dict[str, list[Case]]:
     }
     for name, kind in OPS.items():
         if issubclass(kind, Unary):
-            cases[name] += _unary(kind())
+            cases[name] += unary_cases(kind())
         elif issubclass(kind, Binary):
-            cases[name] += _binary(kind())
+            cases[name] += binary_cases(kind())
     for each in OTHERS:
         cases[each.op.name].append(each)
     return cases

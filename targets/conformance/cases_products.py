@@ -99,6 +99,8 @@ def _after(side: Op, op: Op, weight: str) -> Case:
 def _matmul() -> Iterable[Case]:
     yield case(MatMul(), "f32[n, 4]", "f32[4, 6]")
     yield case(MatMul(), "f32[3, n, 4]", "f32[1, 4, n]")
+    yield case(MatMul(), "f32[n, 17, 33]", "f32[n, 33, 5]", note="in batches")
+    yield case(MatMul(), "f32[n, 2, 8, 64]", "f32[1, 2, 64, 70]", note="in batches")
 
 
 def _embeddings() -> Iterable[Case]:
