@@ -119,7 +119,8 @@ class DimExpr:
                 continue
             (right, right_rank), (left, left_rank) = stack.pop(), stack.pop()
             name = _NAMES[op]
-            if name in ("min", "max") and left.startswith(f"{name}("):
+            is_call = left_rank == _ATOM and left.startswith(f"{name}(")
+            if name in ("min", "max") and is_call:
                 stack.append((f"{left[:-1]}, {right})", _ATOM))
                 continue
             if name in _FUNCTIONS:

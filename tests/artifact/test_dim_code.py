@@ -118,3 +118,9 @@ def test_min_takes_many() -> None:
     assert parse("min(3, tokens, 2)", NAMES).evaluate({"tokens": 7}) == 2
     expr = parse(f"max({', '.join(['seqs'] * 200)}, tokens)", NAMES)
     assert parse(str(expr), NAMES) == expr
+
+
+def test_a_sum_that_starts_with_min_is_no_argument_list() -> None:
+    expr = parse("min(min(tokens, 4) + -1, 1)", NAMES)
+    assert str(expr) == "min(min(tokens, 4) + -1, 1)"
+    assert parse(str(expr), NAMES) == expr

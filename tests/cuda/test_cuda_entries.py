@@ -57,7 +57,7 @@ def bind(driver: NullDriver, entry: Entry) -> BoundProgram:
 def test_the_device_knows_every_parameter_of_a_draw() -> None:
     driver = NullDriver()
     memory = DeviceMemory(driver, "stream")
-    draws = Draws(driver, "stream", memory, bind(driver, ENTRIES["sample"]), 1000)
+    draws = Draws(driver, "stream", memory, bind(driver, ENTRIES["sample"]))
     assert {name: str(dtype) for name, dtype in draws.dtypes.items()} == {
         "top_k": "int32", "temperature": "float32", "lowest": "float32",
         "top_p": "float64", "uniform": "float64",

@@ -225,6 +225,28 @@ def test_some_rows_of_a_step_are_drawn(load: Load, toy: Any) -> None:
     assert executable.sample(rows).tolist() == [token % toy.VOCAB for token in wanted]
 
 
+@pytest.mark.parametrize("count", [255, 257, 300])
+def test_more_rows_than_usual(load: Load, toy: Any, driver: NullDriver, count: int) -> None:
+    """Classes above 256 are no powers of two; tokens of steps ahead must not move for them."""
+    executable = load(num_pages=400, max_tokens=300)
+    prompts = [([n % toy.VOCAB, 1], 0, 1 + n) for n in range(count)]
+    for start in range(0, count, 150):
+        executable.step(toy.batch(prompts[start : start + 150]))
+    executable.submit(toy.batch([([5], 2, 1 + n) for n in range(count)]), draws([1] * count))
+    executable.submit(toy.batch([([-1 - n], 3, 1 + n) for n in range(count)]), draws([2] * count))
+    first = [toy.next_token([n % toy.VOCAB, 1, 5]) for n in range(count)]
+    assert executable.collect().tolist() == first
+    second = [
+        (toy.next_token([n % toy.VOCAB, 1, 5, t]) + 1) % toy.VOCAB for n, t in enumerate(first)
+    ]
+    assert executable.collect().tolist() == second
+    executable.step(toy.batch([(prompts[n][0], 0, 1 + n) for n in range(min(count, 150))]))
+    executable.step(toy.batch([([5], 2, 1 + n) for n in range(count)]))
+    rows = draws([3] * count)[::-7].copy()
+    wanted = [(first[row] + 2) % toy.VOCAB for row in rows["row"].tolist()]
+    assert executable.sample(rows).tolist() == wanted
+
+
 def test_larger_steps_move_memory_and_void_what_was_prepared(
     load: Load, toy: Any, driver: NullDriver
 ) -> None:

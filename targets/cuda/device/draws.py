@@ -22,7 +22,7 @@ _FIELD_BYTES = 8
 
 
 class Draws:
-    """Parameters in, tokens out; launches for each number of rows (a power of two)."""
+    """Parameters in, tokens out; launches for each number of rows."""
 
     def __init__(
         self,
@@ -30,7 +30,6 @@ class Draws:
         stream: Handle,
         memory: DeviceMemory,
         program: BoundProgram,
-        vocab_size: int,
     ) -> None:
         self._driver = driver
         self._stream = stream
@@ -42,14 +41,13 @@ class Draws:
         self._launches: dict[int, Launches] = {}
         self._generation = memory.generation
 
-    def sample(self, rows: NDArray[np.void], num_rows: int) -> Int32s:
-        """A token for each of these different rows of the `num_rows` that the logits have."""
+    def sample(self, rows: NDArray[np.void], count: int) -> Int32s:
+        """A token for each of these different rows of the `count` that the logits have, padded."""
         if len(rows) == 0:
             return np.zeros(0, np.int32)
         if len(set(rows["row"].tolist())) != len(rows):
             raise DeviceError(f"{self._driver.where}: sample: expected every row once")
         driver = self._driver
-        count = 1 << (num_rows - 1).bit_length()
         pinned = self._ensure(count)
         stride = count * _FIELD_BYTES
         for number, (name, dtype) in enumerate(self.dtypes.items()):
@@ -61,9 +59,9 @@ class Draws:
         num_bytes = len(self.dtypes) * stride
         driver.copy_in(self._memory.address(PARAMETERS), pinned.address, num_bytes, self._stream)
         driver.launch(launches.calls)
-        driver.copy_out(pinned.address, self._memory.address(IDS), 4 * num_rows, self._stream)
+        driver.copy_out(pinned.address, self._memory.address(IDS), 4 * count, self._stream)
         driver.synchronize(self._stream)
-        ids: Int32s = pinned.array[: 4 * num_rows].view(np.int32)
+        ids: Int32s = pinned.array[: 4 * count].view(np.int32)
         chosen: Int32s = ids[rows["row"]]
         return chosen
 

@@ -35,7 +35,7 @@ from .reader import DeviceLogits, Reader
 from .recipes import ARGMAX, IDS, INPUTS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP, RecipeBook
 from .slots import MAX_IN_FLIGHT, Slot, SlotRing
 from .step_layout import most_words, sizes_of
-from .step_sizes import StepSizes, corners, padded
+from .step_sizes import StepSizes, corners, power_of_two
 from .weights import load_weights
 
 log = logging.getLogger(__name__)
@@ -100,6 +100,7 @@ class CudaExecutable:
         self._in_flight: deque[Slot] = deque()
         self._latest: Slot | None = None
         self._logits = DeviceLogits(self._reader, 0, 0, self.vocab_size)
+        self._padded_rows = 0
         self.can_sample = SAMPLE in self._programs
         self.can_run_ahead = {SAMPLE, PLACE} <= set(self._programs)
         if STEP in self._programs:
@@ -118,8 +119,7 @@ class CudaExecutable:
         rows = max(sizes.rows for sizes in usual)
         self._memory.ensure(LOGITS, aligned(4 * rows * self.vocab_size))
         # Tokens of the step before are read by the one after: their memory must never move.
-        every = StepSizes(self.max_tokens, self.max_tokens, 1, self.max_tokens)
-        max_rows = max(rows, padded(every).rows)
+        max_rows = max(rows, power_of_two(self.max_tokens))
         self._memory.ensure(IDS, aligned(4 * max_rows))
         layout = (self.page_size, self.num_pages, self.vocab_size)
         self._book = RecipeBook(
@@ -129,9 +129,7 @@ class CudaExecutable:
         self._resources.callback(self._ring.close)
         self._resources.callback(self._book.close)
         if self.can_sample:
-            self._draws = Draws(
-                self._driver, self._stream, self._memory, self._programs[SAMPLE], self.vocab_size
-            )
+            self._draws = Draws(self._driver, self._stream, self._memory, self._programs[SAMPLE])
             self._resources.callback(self._draws.close)
 
     def _allocate_states(self, codes: Sequence[ProgramCode]) -> None:
@@ -213,7 +211,7 @@ class CudaExecutable:
         if not self.can_sample or rows.dtype != SAMPLED_ROW:
             raise DeviceError(f"{self._driver.where}: expected SAMPLED_ROWs and a sampler")
         _check_rows(rows["row"], len(self._logits), self._driver.where)
-        return self._draws.sample(rows, len(self._logits))
+        return self._draws.sample(rows, self._padded_rows)
 
     def run(self, entry: str, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run an entry that is no decoder step on arrays by name; outputs as copies."""
@@ -259,6 +257,7 @@ class CudaExecutable:
             driver.copy_out(slot.ids_address, recipe.ids_address, num_bytes, self._stream)
         slot.record(sizes.rows, self._stream)
         self._latest = slot
+        self._padded_rows = recipe.sizes.rows
         self._logits.expire()
         self._logits = logits = DeviceLogits(
             self._reader, recipe.logits_address, sizes.rows, self.vocab_size

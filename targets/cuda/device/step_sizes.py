@@ -41,13 +41,13 @@ def padded(sizes: StepSizes) -> StepSizes:
     >>> padded(StepSizes(tokens=300, seqs=3, pages=5, rows=0))
     StepSizes(tokens=320, seqs=4, pages=8, rows=0)
     """
-    pages = max(MIN_PAGES, _power_of_two(sizes.pages))
-    if sizes.is_decode and sizes.rows:
+    pages = max(MIN_PAGES, power_of_two(sizes.pages))
+    if sizes.is_decode:  # with rows or without: the kernels of prompts skip single tokens
         tokens = _decode_class(sizes.tokens)
-        return StepSizes(tokens, tokens, pages, tokens)
+        return StepSizes(tokens, tokens, pages, tokens if sizes.rows else 0)
     tile = SMALL_TILE if sizes.tokens <= 128 else TILE if sizes.tokens <= 1024 else LARGE_TILE
-    rows = _power_of_two(sizes.rows) if sizes.rows else 0
-    seqs = _power_of_two(sizes.seqs)
+    rows = power_of_two(sizes.rows) if sizes.rows else 0
+    seqs = power_of_two(sizes.seqs)
     # As many tokens as sequences is how a program knows a decode step.
     tokens = max(sizes.tokens, seqs + 1)
     return StepSizes(-(-tokens // tile) * tile, seqs, pages, rows)
@@ -70,5 +70,6 @@ def _decode_class(tokens: int) -> int:
     return -(-tokens // LARGE_DECODE) * LARGE_DECODE
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
+    """The lowest one that is not below a number."""
     return 1 << max(0, number - 1).bit_length()
