@@ -1,0 +1,95 @@
+"""What a GPU is asked to serve: cells of one figure each, the same for every runtime.
+
+A runtime is a function ``serve(prompts, new, reuse) -> seconds`` that answers prompts of token ids
+greedily, each with exactly ``new`` tokens; ``reuse`` says whether cached prefixes may be used.
+Prompts are fresh random ids each time, so only shared prefixes ever hit a cache.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+Prompts = list[list[int]]
+Serve = Callable[[Prompts, int, bool], float]
+NEW = 128
+"""Tokens of an answer where decoding is measured."""
+SHORT = 128
+"""Tokens of a prompt there."""
+GROUPS, EACH, SHARED, OWN, SHARED_NEW = 16, 16, 1024, 128, 64
+"""Requests with shared prefixes: groups, requests of each, tokens shared and own, new tokens."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure: ``unit`` is "ms" (lower is better) or "tokens/s"."""
+
+    name: str
+    unit: str
+    measure: Callable[[Serve, random.Random, int], float]
+    concurrency: int = 1
+    prompt: int = SHORT
+
+
+def ids(rng: random.Random, count: int, vocab: int) -> list[int]:
+    """A prompt of random ids, away from the special ones at both ends."""
+    return [rng.randrange(10, vocab - 10) for _ in range(count)]
+
+
+def first_token(prompt: int) -> Cell:
+    """Time to the only token of an answer, alone."""
+
+    def measure(serve: Serve, rng: random.Random, vocab: int) -> float:
+        return 1e3 * serve([ids(rng, prompt, vocab)], 1, True)
+
+    return Cell(f"first token after {prompt}", "ms", measure, 1, prompt)
+
+
+def decode(concurrency: int, prompt: int = SHORT) -> Cell:
+    """Tokens per second after the first token of each of the requests."""
+
+    def measure(serve: Serve, rng: random.Random, vocab: int) -> float:
+        def batch() -> Prompts:
+            return [ids(rng, prompt, vocab) for _ in range(concurrency)]
+
+        whole, first = serve(batch(), NEW, True), serve(batch(), 1, True)
+        return concurrency * (NEW - 1) / (whole - first)
+
+    return Cell(f"decode {concurrency} x {prompt}", "tokens/s", measure, concurrency, prompt)
+
+
+def prefill(count: int, prompt: int) -> Cell:
+    """Prompt tokens per second of several requests at once."""
+
+    def measure(serve: Serve, rng: random.Random, vocab: int) -> float:
+        return count * prompt / serve([ids(rng, prompt, vocab) for _ in range(count)], 1, True)
+
+    return Cell(f"prefill {count} x {prompt}", "tokens/s", measure, count, prompt)
+
+
+def shared_prefix(reuse: bool) -> Cell:
+    """All tokens per second, prompts and answers, of groups that share most of their prompt."""
+
+    def measure(serve: Serve, rng: random.Random, vocab: int) -> float:
+        prompts = [
+            prefix + ids(rng, OWN, vocab)
+            for prefix in [ids(rng, SHARED, vocab) for _ in range(GROUPS)]
+            for _ in range(EACH)
+        ]
+        rng.shuffle(prompts)
+        total = len(prompts) * (SHARED + OWN + SHARED_NEW)
+        return total / serve(prompts, SHARED_NEW, reuse)
+
+    name = f"shared prefix, cache {'on' if reuse else 'off'}"
+    return Cell(name, "tokens/s", measure, GROUPS * EACH, SHARED + OWN)
+
+
+def all_cells() -> Iterator[Cell]:
+    """In the order of the table."""
+    yield from (first_token(n) for n in (128, 512, 2048, 8192))
+    yield from (decode(n) for n in (1, 8, 64, 256))
+    yield decode(1, 8192)
+    yield decode(16, 4096)
+    yield prefill(16, 2048)
+    yield from (shared_prefix(reuse) for reuse in (True, False))
