@@ -176,9 +176,7 @@ def _silent(stage: str, done: int, total: int) -> None:
     """Progress that nobody watches."""
 
 
-def optimize(
-    captured: Captured, target: Target, options: Options
-) -> tuple[Graph, PipelineReport]:
+def optimize(captured: Captured, target: Target, options: Options) -> tuple[Graph, PipelineReport]:
     """A captured graph made legal for a target, with the dtypes that the options ask for."""
     from .ir.dtype import BF16, F16, F32, I8, dtype
     from .ir.rewrite import clone
@@ -218,6 +216,7 @@ class _Compile:
     def run(self, path: Path) -> Compiled:
         from .frontend import load_model
         from .targets.artifact import ArtifactWriter
+        from .targets.expanded import add_expansions
         from .targets.lowering import entry_of, symbols_of_entry
         from .targets.ttir import write_texts
 
@@ -233,6 +232,7 @@ class _Compile:
                 lowering = self.backend.lower(step, target)
                 entry = entry_of(step)
                 program = lowering.program(entry, symbols_of_entry(step, entry))
+                add_expansions(self.backend, lowering, target, self._type_of(captured))
             if folder := knobs.get().dump:
                 write_texts(Path(folder), {"program.txt": program.as_text()})
             with self.clock.stage("kernels"):
@@ -261,6 +261,15 @@ class _Compile:
             raise SglkError(f"stopped after {report.stopped_after}, as SGLK_STOP_AFTER asks")
         self.passes = list(report.records)
         return graph
+
+    def _type_of(self, captured: Captured) -> Callable[[str], str] | None:
+        """Types of stored tensors, where weights of block types are to stay as they are."""
+        from .targets.expanded import ExpandsBlocks
+
+        keeps = self.options.quant == "keep" and self.options.weights == "stored"
+        if not keeps or not isinstance(self.backend, ExpandsBlocks):
+            return None
+        return lambda name: captured.weights.info(name).dtype
 
     def _make_cases(
         self, captured: Captured, step: Graph, program: Program, target: Target
@@ -313,18 +322,21 @@ class _Compile:
             fill=partial(dummy_fill, row_granule=self.backend.row_granule)
             if self.options.weights == "dummy"
             else None,
+            type_of=self._type_of(captured),
+            read_stored=captured.weights.read,
         )
 
     def _write(self, writer: Any, parts: Any, captured: Captured) -> dict[str, Any]:
         from .targets.assemble import write_artifact
         from .targets.report import make_report
-        from .targets.weights import typed_reader
+        from .targets.weights import source_bytes, typed_reader
 
         report: dict[str, Any] = {}
+        stored = captured.weights
 
         def finish_report() -> dict[str, Any]:
             report.update(make_report(parts, captured.graph, self.passes, self.clock.seconds))
-            report["source_bytes"] = _source_bytes(captured)
+            report["source_bytes"] = source_bytes(map(stored.info, stored.names()))
             return report
 
         read = typed_reader(parts.lowering.graph, captured.weights.read)
@@ -369,13 +381,3 @@ def _tokenizer_members(files: TokenizerFiles) -> dict[str, bytes]:
     if files.chat_template is not None:
         members["chat_template.jinja"] = files.chat_template.encode()
     return members
-
-
-def _source_bytes(captured: Captured) -> int:
-    """Bytes of the stored tensors, aliases counted once."""
-    from .ir.dtype import dtype
-    from .ir.types import TensorType
-
-    infos = [captured.weights.info(name) for name in captured.weights.names()]
-    stored = [TensorType(dtype(i.dtype), i.shape) for i in infos if i.alias_of is None]
-    return sum(int(type.bytes) for type in stored)

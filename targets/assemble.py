@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,11 @@ import numpy as np
 
 from ..ir.interpret import evaluate
 from .artifact import ArtifactWriter
-from .artifact.fill import FEATURE, Fill
+from .artifact.expand import FEATURE as EXPANDED
+from .artifact.fill import FEATURE as FILLS
+from .artifact.fill import Fill
 from .artifact.program import Program
+from .expanded import TypeOf, stacked, write_blocks
 from .kernel import Kernel
 from .lowering import Lowering, WeightUse
 from .selftest import Case, ForwardCase
@@ -57,6 +60,10 @@ class Parts:
     producer: str = ""
     fill: Callable[[WeightUse], tuple[Fill, int] | None] | None = None
     """How a weight is made on load, and its bytes; None: from the model's own numbers."""
+    type_of: TypeOf | None = None
+    """Types of stored tensors, on a target that expands blocks when it loads; None: it does not."""
+    read_stored: Read | None = None
+    """Stored tensors as they are; beside ``type_of``."""
 
 
 def write_artifact(
@@ -93,7 +100,7 @@ def write_artifact(
     writer.finish(
         {
             "format": [1, 0],
-            "features": [FEATURE] if any("fill" in w for w in weights.values()) else [],
+            "features": _features(weights.values()),
             "producer": parts.producer,
             "model": dict(parts.model),
             "target": {"name": parts.target, "page_size": parts.page_size, "variants": variants},
@@ -104,6 +111,12 @@ def write_artifact(
             "shards": {"ranks": 1, "rank": 0, "spec": {}, "collectives": []},
         }
     )
+
+
+def _features(weights: Iterable[Mapping[str, object]]) -> list[str]:
+    """What a loader of these weights must be able to do."""
+    needs = {key for weight in weights for key in weight}
+    return [name for key, name in (("fill", FILLS), ("expand", EXPANDED)) if key in needs]
 
 
 def _json(value: object) -> bytes:
@@ -140,7 +153,7 @@ def write_weights(
     todo = list(parts.lowering.weights.values())
     for done, use in enumerate(todo):
         made = parts.fill(use) if parts.fill else None
-        content = _stored(writer, use, read, pack) if made is None else _filled(*made)
+        content = _stored(writer, parts, use, read, pack) if made is None else _filled(*made)
         records[use.name] = {
             "dtype": use.value.type.dtype.name,
             "shape": list(use.value.type.concrete({})),
@@ -151,7 +164,12 @@ def write_weights(
     return records
 
 
-def _stored(writer: ArtifactWriter, use: WeightUse, read: Read, pack: Pack) -> dict[str, object]:
+def _stored(
+    writer: ArtifactWriter, parts: Parts, use: WeightUse, read: Read, pack: Pack
+) -> dict[str, object]:
+    names = stacked(use, parts.type_of) if parts.type_of else []
+    if names and parts.read_stored is not None:
+        return write_blocks(writer, names, parts.read_stored)
     (array,) = evaluate([use.value], read)
     packed = pack(use.name, array, use.value.type.dtype, use.layout)
     blob = writer.add_blob([packed.data])

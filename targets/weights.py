@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import numpy as np
 
 from ..errors import LoweringError
 from ..ir.blocks import BlockArray
-from ..ir.dtype import BF16, DType, round_bf16
+from ..ir.dtype import BF16, DType, dtype, round_bf16
 from ..ir.graph import Graph
 from ..ir.op import Array
+from ..ir.types import TensorType
 
 Read = Callable[[str], Array]
 """A tensor by Hugging Face name: f32 values, or a `BlockArray`."""
@@ -42,3 +44,22 @@ def dense_reader(dtypes: Mapping[str, DType], read: Read) -> Read:
         return array.dequantize() if isinstance(array, BlockArray) else array
 
     return dense
+
+
+class Stored(Protocol):
+    """What is known of a stored tensor without reading it."""
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def alias_of(self) -> str | None: ...
+
+
+def source_bytes(tensors: Iterable[Stored]) -> int:
+    """Bytes of stored tensors, aliases counted once."""
+    types = [TensorType(dtype(t.dtype), t.shape) for t in tensors if t.alias_of is None]
+    return sum(int(type.bytes) for type in types)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ...errors import ArtifactError
 from .container import MANIFEST, Container, open_container
+from .expand import Expand
 from .fill import DTYPES as FILLED
 from .fill import Fill, fill_array
 from .manifest import check_manifest
@@ -90,7 +91,10 @@ class Artifact:
         return bytes(self.view(name))
 
     def weight(self, name: str) -> NDArray[np.uint8]:
-        """Bytes of a weight, mapped from the file, or made now if it is a fill."""
+        """Bytes of a weight, mapped from the file, or made now if it is a fill.
+
+        Of a weight to `expand` they are the blocks.
+        """
         if name not in self.weights:
             known = sorted(self.weights)[:20]
             raise ArtifactError(f"{self.path}: no weight {name!r} (has: {known})")
@@ -105,6 +109,11 @@ class Artifact:
         """How a weight is made on load; None when the file holds it."""
         record = self.weights[name].get("fill")
         return None if record is None else Fill.from_json(f"{self.path}: {name}", record)
+
+    def expand(self, name: str) -> Expand | None:
+        """How a weight is made of blocks on load; None when its blob is the weight."""
+        record = self.weights[name].get("expand")
+        return None if record is None else Expand.from_json(f"{self.path}: {name}", record)
 
     def weight_bytes(self, names: Iterable[str]) -> int:
         """Bytes of these weights in memory; a blob that several share counts once."""

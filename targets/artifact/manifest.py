@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...errors import ArtifactError
+from .expand import FEATURE as EXPANDED
+from .expand import check_expand
 from .fill import DTYPES as FILLED
-from .fill import FEATURE, Fill
+from .fill import FEATURE as FILLS
+from .fill import Fill
 from .schema import (
     as_dict,
     as_digest,
@@ -24,7 +27,7 @@ from .schema import (
 
 FORMAT = (1, 0)
 """Format version this code writes; it reads every minor version of the same major one."""
-KNOWN_FEATURES = frozenset({FEATURE})
+KNOWN_FEATURES = frozenset({FILLS, EXPANDED})
 """Features an artifact may require."""
 REQUIRED = ("format", "features", "producer", "model", "target", "programs", "weights", "members")
 _MODEL_SIZES = ("vocab_size", "context_length", "num_layers", "num_kv_heads", "head_dim")
@@ -110,14 +113,15 @@ def _check_target(where: str, value: object, members: Mapping[str, int]) -> None
 
 
 def _check_weight(where: str, value: object, members: Mapping[str, int]) -> None:
-    """Its bytes are a blob, or made on load as its ``fill`` says."""
+    """Its bytes are a blob, or made on load: as its ``fill`` says, or by ``expand`` from a blob."""
     weight = as_record(where, value, ["bytes", "dtype", "shape", "layout", "sections"], None)
     size = as_int(f"{where}: bytes", weight["bytes"])
     as_name(f"{where}: dtype", weight["dtype"])
     if "fill" in weight:
         _check_fill(where, weight, size)
     else:
-        _check_blob(where, as_record(where, weight, ["blob", "sha256"], None), size, members)
+        stored = as_record(where, weight, ["blob", "sha256"], None)
+        _check_blob(where, stored, size, members)
     as_text(f"{where}: layout", weight["layout"], limit=512)
     shape = as_list(f"{where}: shape", weight["shape"])
     if len(shape) > MAX_RANK:
@@ -143,7 +147,10 @@ def _check_blob(
     where: str, weight: Mapping[str, object], size: int, members: Mapping[str, int]
 ) -> None:
     blob = _check_member(f"{where}: blob", weight["blob"], members)
-    if size != members[blob]:
+    if "expand" in weight:
+        dtype = str(weight["dtype"])
+        check_expand(f"{where}: expand", weight["expand"], dtype, size, members[blob])
+    elif size != members[blob]:
         raise ArtifactError(f"{where}: expected {size} bytes, got a blob of {members[blob]}")
     if blob != f"weights/{as_digest(f'{where}: sha256', weight['sha256'])}":
         raise ArtifactError(f"{where}: expected a blob named by its hash, got {blob!r}")

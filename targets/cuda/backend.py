@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
 
 from ...errors import LoweringError
@@ -20,7 +20,7 @@ from .build import build_libraries
 from .compile import lower
 from .device.plan_file import to_bytes
 from .device.program_code import encode
-from .entries import add_entries
+from .entries import add_entries, add_entries_of, expand
 from .facts import chips_named, cuda_target
 from .packing import pack_weight
 
@@ -50,6 +50,9 @@ class CudaBackend:
         lowering = lower(graph, target)
         add_entries(lowering, target)
         return lowering
+
+    def add_expansions(self, lowering: Lowering, target: Target, types: Collection[str]) -> None:
+        add_entries_of(lowering, [expand(name, target) for name in sorted(types)])
 
     def build(self, lowering: Lowering, choices: Choices, progress: Progress) -> list[Library]:
         kernels = [lowering.kernels[symbol] for symbol in sorted(lowering.kernels)]

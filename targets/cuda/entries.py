@@ -4,6 +4,7 @@
     sample        logits, top_k, temperature, lowest, top_p, uniform [rows] -> ids: random tokens
     place_tokens  token_ids i32 [tokens], ids: tokens that the step before chose go in their places
     fill_<dtype>  count, seed, step, mean -> weight [count]; the last three are 32 bits of numbers
+    expand_<type> blocks u8 [count, bytes of a block] -> weight bf16: blocks as stored in a file
 
 The device (device/recipes.py) runs the first three in one graph with the step: "logits" is the
 step's output, "token_ids" its input, "ids" what the last step chose, "weight" any weight.
@@ -11,14 +12,16 @@ step's output, "token_ids" its input, "ids" what the last step chose, "weight" a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ...errors import LoweringError
 from ...ir.target import Target
+from ..artifact.expand import BLOCKS
 from ..artifact.fill import DTYPES, FILL_BLOCK
 from ..artifact.program import Arg, Bucket, Buffer, Call, Program
 from ..kernel import Kernel, argument_names
+from ..kernels.packing import BLOCK_TYPES
 from ..lowering import Lowering
 from .compile import DEFAULTS
 from .dependent import launch_options
@@ -33,8 +36,10 @@ PLACE_BLOCK = 256
 MAX_ROWS = 1 << 30
 """The device checks where tokens point to; this is for kernels alone."""
 FILLED = ("bf16", "f32")
-_POINTERS = {"f32": "*fp32", "f64": "*fp64", "i32": "*i32", "bf16": "*bf16"}
-_ITEM_BYTES = {"f64": 8, "f32": 4, "i32": 4, "bf16": 2}
+EXPANDED_AT_ONCE = 2048
+"""Elements that one program makes of blocks."""
+_POINTERS = {"f32": "*fp32", "f64": "*fp64", "i32": "*i32", "bf16": "*bf16", "u8": "*u8"}
+_ITEM_BYTES = {"f64": 8, "f32": 4, "i32": 4, "bf16": 2, "u8": 1}
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,11 @@ def add_entries(lowering: Lowering, target: Target) -> None:
     entries = [fill(dtype, target) for dtype in FILLED]
     if isinstance(vocab_size, int) and lowering.graph.states:
         entries += [argmax(vocab_size, target), sample(vocab_size, target), place_tokens(target)]
+    add_entries_of(lowering, entries)
+
+
+def add_entries_of(lowering: Lowering, entries: Iterable[Entry]) -> None:
+    """Add these programs and their kernels."""
     for entry in entries:
         lowering.entries.append(entry.program)
         lowering.kernels.update((kernel.symbol, kernel) for kernel in entry.kernels)
@@ -129,6 +139,22 @@ def fill(dtype: str, target: Target) -> Entry:
     constants = {"BLOCK": FILL_BLOCK}
     maker.call("fill.fill", grid, memory, constants, numbers, is_dependent=False)
     return maker.entry(f"fill_{dtype}")
+
+
+def expand(name: str, target: Target) -> Entry:
+    """See expand_blocks.py; ``name`` is a block type."""
+    elements, size = BLOCKS[name]
+    maker = _Maker(target, "count")
+    memory = {
+        "blocks": maker.buffer("input", "blocks", "u8", size),
+        "weight": maker.buffer("output", "weight", "bf16", elements),
+    }
+    block = EXPANDED_AT_ONCE // elements
+    grid = (f"cdiv(count, {block})", "1", "1")
+    constants = {**BLOCK_TYPES[name].constants, "BLOCK": block}
+    numbers = {"count": Arg("i32", "count")}
+    maker.call("expand_blocks.expand_blocks", grid, memory, constants, numbers, is_dependent=False)
+    return maker.entry(f"expand_{name}")
 
 
 class _Maker:

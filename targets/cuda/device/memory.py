@@ -34,6 +34,11 @@ class DeviceMemory:
         self._regions[name] = (address, num_bytes)
         return address
 
+    def free(self, name: Name) -> None:
+        """Give back a region that nothing uses any more."""
+        self._driver.free(self._owned.pop(name))
+        self._regions.pop(name)
+
     def place(self, name: Name, address: int, num_bytes: int) -> None:
         """Name a part of a region."""
         self._regions[name] = (address, num_bytes)

@@ -1,4 +1,5 @@
-"""Weights on the device: copied from the file through pinned chunks, or made there from a seed."""
+"""Weights on the device: copied from the file through pinned chunks, or made there from a seed or
+from the blocks that the file holds."""
 
 from __future__ import annotations
 
@@ -8,11 +9,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ....errors import ArtifactError
 from ...artifact import Artifact
+from ...artifact.expand import ITEM_BYTES, Expand
 from ...artifact.fill import DTYPES, Fill
 from .bound_program import BoundProgram, Launches
 from .driver import Driver, Handle
@@ -23,8 +27,10 @@ NUM_WORKERS = 6
 """Threads that copy from the page cache into pinned memory, each with a chunk of its own; one of
 them moves about 3 GB/s, the bus takes over 20."""
 REGION = ("weights", "")
-FILL = "fill_"
-"""What the entries that make weights start with; their dtype follows."""
+BLOCKS = ("blocks", "")
+"""Where blocks wait to be expanded."""
+FILL, EXPAND = "fill_", "expand_"
+"""What the entries that make weights start with; a dtype or a block type follows."""
 _log = logging.getLogger(__name__)
 
 
@@ -56,7 +62,7 @@ def place(artifact: Artifact, names: Iterable[str]) -> tuple[list[Placed], int]:
     for name in names:
         record = artifact.weights[name]
         size = int(str(record["bytes"]))
-        content = str(record.get("blob", f"fill of {name}"))
+        content = str(record.get("blob", f"fill of {name}")) + " expanded" * ("expand" in record)
         if content not in known:
             known[content] = end
             end += aligned(size)
@@ -80,15 +86,18 @@ def load_weights(
     began = time.perf_counter()
     fillers = _Fillers(driver, memory, programs)
     first = {weight.offset: weight for weight in placed}.values()
-    pieces = [p for weight in first for p in _pieces(artifact, weight, fillers, start)]
+    in_blocks = [weight for weight in first if artifact.expand(weight.name)]
+    plain = [weight for weight in first if weight not in in_blocks]
+    pieces = [p for weight in plain for p in _pieces(artifact, weight, fillers, start)]
     _upload(driver, start, pieces)
+    pieces += _expand(driver, stream, memory, programs, artifact, in_blocks, start)
     driver.synchronize(stream)
     seconds = time.perf_counter() - began
     num_bytes = sum(len(piece.data) for piece in pieces)
     _log.info(
-        "%s: weights: %.2f GB from the file at %.2f GB/s, %.2f GB made from seeds, %.2f s",
-        driver.where, num_bytes / 1e9, num_bytes / 1e9 / max(seconds, 1e-9),
-        (sum(weight.num_bytes for weight in first) - num_bytes) / 1e9, seconds,
+        "%s: weights: %.2f GB, %.2f GB from the file at %.2f GB/s, %.2f s",
+        driver.where, sum(weight.num_bytes for weight in first) / 1e9, num_bytes / 1e9,
+        num_bytes / 1e9 / max(seconds, 1e-9), seconds,
     )  # fmt: skip
 
 
@@ -99,9 +108,68 @@ def _pieces(artifact: Artifact, weight: Placed, fillers: _Fillers, start: int) -
     if fill is not None and fillers.can_make(dtype):
         fillers.make(fill, dtype, start + weight.offset, weight.num_bytes)
         return
-    data = artifact.weight(weight.name)
-    for at in range(0, weight.num_bytes, CHUNK_BYTES):
-        yield Piece(weight.offset + at, data[at : at + CHUNK_BYTES])
+    yield from _cut(weight.offset, artifact.weight(weight.name))
+
+
+def _cut(offset: int, data: NDArray[np.uint8]) -> Iterator[Piece]:
+    for at in range(0, len(data), CHUNK_BYTES):
+        yield Piece(offset + at, data[at : at + CHUNK_BYTES])
+
+
+def _expand(
+    driver: Driver,
+    stream: Handle,
+    memory: DeviceMemory,
+    programs: Mapping[str, BoundProgram],
+    artifact: Artifact,
+    weights: Sequence[Placed],
+    start: int,
+) -> list[Piece]:
+    """Make weights of their blocks, which are on the device for that long only; the blocks."""
+    offsets, end = [], 0
+    for weight in weights:
+        offsets.append(end)
+        end += aligned(len(artifact.weight(weight.name)))
+    if not end:
+        return []
+    blocks = memory.allocate(BLOCKS, end)
+    pieces = [
+        piece
+        for weight, offset in zip(weights, offsets, strict=True)
+        for piece in _cut(offset, artifact.weight(weight.name))
+    ]
+    _upload(driver, blocks, pieces)
+    kept = [
+        launches
+        for weight, offset in zip(weights, offsets, strict=True)
+        for launches in _expansions(memory, programs, artifact, weight, start, blocks + offset)
+    ]
+    driver.launch([call for launches in kept for call in launches.calls])
+    driver.synchronize(stream)
+    memory.free(BLOCKS)
+    return pieces
+
+
+def _expansions(
+    memory: DeviceMemory,
+    programs: Mapping[str, BoundProgram],
+    artifact: Artifact,
+    weight: Placed,
+    start: int,
+    blocks: int,
+) -> Iterator[Launches]:
+    """The programs ``expand_<type>``: symbol count, input blocks, output weight."""
+    address = start + weight.offset
+    for part in cast("Expand", artifact.expand(weight.name)).parts:
+        if EXPAND + part.type not in programs:
+            raise ArtifactError(
+                f"{artifact.path}: weight {weight.name}: expected a program"
+                f" {EXPAND + part.type!r}, got none (compile the model again)"
+            )
+        memory.place(("output", "weight"), address, part.elements * ITEM_BYTES)
+        given = {"blocks": (blocks + part.offset, part.num_bytes)}
+        yield programs[EXPAND + part.type].prepare({"count": part.blocks}, given)
+        address += part.elements * ITEM_BYTES
 
 
 class _Fillers:
