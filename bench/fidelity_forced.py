@@ -38,7 +38,8 @@ class Forced:
 
     def _parts(self, ids: Sequence[int]) -> Iterator[np.ndarray]:
         for start in range(0, len(ids), CHUNK):
-            yield self._executable.step(self._batch(ids, start, min(start + CHUNK, len(ids))))
+            batch = self._batch(ids, start, min(start + CHUNK, len(ids)))
+            yield np.asarray(self._executable.step(batch))
 
     def _batch(self, ids: Sequence[int], start: int, stop: int) -> StepBatch:
         """Tokens ``start`` to ``stop`` of one sequence on pages 1, 2, ..."""
