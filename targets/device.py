@@ -1,16 +1,18 @@
 """What a chip offers the runtime: a `Device` loads artifacts, an `Executable` runs steps.
 
-Run-time face: NumPy and the standard library only. Every array is C-contiguous int32.
+Run-time face: NumPy, the standard library and errors only. Every array is C-contiguous int32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..errors import DeviceError
 
 if TYPE_CHECKING:
     from .artifact import Artifact
@@ -48,6 +50,57 @@ STEP_FIELDS = (
     "token_ids", "positions", "slots", "query_start", "seq_lens", "page_table", "logit_rows",
 )  # fmt: skip
 """Inputs of a step program by name: the arrays of a `StepBatch`, in its order."""
+_DTYPES = [np.dtype(np.int32)] * len(STEP_FIELDS)
+
+
+class StepSizes(NamedTuple):
+    """Sizes of a step: the symbols of a step program."""
+
+    tokens: int
+    seqs: int
+    pages: int
+    """Columns of the page table."""
+    rows: int
+    """Rows of logits."""
+
+    @property
+    def is_decode(self) -> bool:
+        """Every sequence has one token."""
+        return self.tokens == self.seqs
+
+
+def arrays_of(batch: StepBatch) -> tuple[Int32s, ...]:
+    """The arrays in the order of `STEP_FIELDS`."""
+    return (
+        batch.token_ids, batch.positions, batch.slots, batch.query_start, batch.seq_lens,
+        batch.page_table, batch.logit_rows,
+    )  # fmt: skip
+
+
+def sizes_of(batch: StepBatch, max_tokens: int, where: str) -> StepSizes:
+    """Sizes of a well-formed batch; any other is refused."""
+    arrays = arrays_of(batch)
+    num_tokens, num_rows = len(batch.token_ids), len(batch.logit_rows)
+    num_seqs, num_pages = batch.page_table.shape if batch.page_table.ndim == 2 else (-1, -1)
+    shapes: list[tuple[int, ...]] = [
+        (num_tokens,), (num_tokens,), (num_tokens,), (num_seqs + 1,), (num_seqs,),
+        (num_seqs, num_pages), (num_rows,),
+    ]  # fmt: skip
+    # All at once, since a step is due every few hundred microseconds; one by one for the sentence.
+    found = [array.shape for array in arrays], [array.dtype for array in arrays]
+    if found != (shapes, _DTYPES) or not all(array.flags.c_contiguous for array in arrays):
+        for name, array, shape in zip(STEP_FIELDS, arrays, shapes, strict=True):
+            if array.shape != shape or array.dtype != np.int32 or not array.flags.c_contiguous:
+                raise DeviceError(
+                    f"{where}: step input {name}: expected contiguous int32 of shape {shape},"
+                    f" got {array.dtype} of shape {array.shape}"
+                )
+    if not 1 <= num_tokens <= max_tokens or num_seqs < 1:
+        raise DeviceError(
+            f"{where}: step: expected 1 to {max_tokens} tokens and at least one sequence,"
+            f" got {num_tokens} and {num_seqs}"
+        )
+    return StepSizes(num_tokens, num_seqs, num_pages, num_rows)
 
 
 class Logits(Protocol):

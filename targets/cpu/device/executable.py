@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Artifact
-from ...device import Int32s, StepBatch
+from ...device import STEP_FIELDS, Int32s, StepBatch, arrays_of, sizes_of
 from ...dim_code import parse
 from .bound_program import Array, BoundProgram, CallTime
 from .library import Library
@@ -21,7 +21,7 @@ from .memory import Memory
 from .plan_code import PlanCode
 from .plan_file import plan_of
 from .row_sampler import RowSampler
-from .step_inputs import FIELDS, ValueChecker, arrays_of, check_shapes, check_step_program
+from .step_inputs import ValueChecker, check_step_program
 
 log = logging.getLogger(__name__)
 STEP = "step"
@@ -61,7 +61,7 @@ class CpuExecutable:
             self._programs[plan.entry] = bound
             if plan.entry == STEP:
                 check_step_program(plan, self.page_size)
-                self._step_bases = [bound.input_base(name) for name in FIELDS]
+                self._step_bases = [bound.input_base(name) for name in STEP_FIELDS]
         self._reserve_arena(plans, _size(artifact, "model", "context_length"))
         self._logits = np.zeros((0, self.vocab_size), np.float32)
         self._rows = RowSampler(library)
@@ -90,7 +90,7 @@ class CpuExecutable:
     def step(self, batch: StepBatch) -> NDArray[np.float32]:
         """Run one step; the logits [L, V] are a view that is valid until the next step."""
         program = self._program(STEP)
-        symbols = check_shapes(batch, self.max_tokens)
+        symbols = sizes_of(batch, self.max_tokens, "cpu")._asdict()
         arrays = arrays_of(batch)
         addresses = [array.__array_interface__["data"][0] for array in arrays]
         self._checker.check(batch, addresses, symbols)

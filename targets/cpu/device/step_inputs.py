@@ -5,25 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from ....errors import ArtifactError, DeviceError
-from ...device import Int32s, StepBatch
+from ...device import STEP_FIELDS, StepBatch, StepSizes, arrays_of
 from .library import Library
 from .plan_code import PlanCode
 
-FIELDS = (
-    "token_ids", "positions", "slots", "query_start", "seq_lens", "page_table", "logit_rows",
-)  # fmt: skip
-SYMBOLS = frozenset({"tokens", "seqs", "pages", "rows", "num_pages"})
+SYMBOLS = frozenset({*StepSizes._fields, "num_pages"})
 INT32_MAX = 2**31 - 1
-INT32 = np.dtype(np.int32)
 
 
 def check_step_program(plan: PlanCode, page_size: int) -> None:
     """Refuse a step program that wants other inputs than a step has."""
     inputs = {buffer.name: buffer.dtype for buffer in plan.inputs}
     outputs = [buffer.dtype for buffer in plan.outputs]
-    if set(inputs) - set(FIELDS) or set(inputs.values()) - {"i32"} or outputs != ["f32"]:
+    if set(inputs) - set(STEP_FIELDS) or set(inputs.values()) - {"i32"} or outputs != ["f32"]:
         raise ArtifactError(
-            f"cpu: program {plan.entry}: expected int32 inputs out of {FIELDS} and one f32"
+            f"cpu: program {plan.entry}: expected int32 inputs out of {STEP_FIELDS} and one f32"
             f" output, got {inputs} and {outputs}"
         )
     if set(plan.own_symbols) - SYMBOLS or page_size < 1:
@@ -31,36 +27,6 @@ def check_step_program(plan: PlanCode, page_size: int) -> None:
             f"cpu: program {plan.entry}: expected symbols out of {sorted(SYMBOLS)} and a"
             f" page_size, got {plan.own_symbols} and {page_size}"
         )
-
-
-def check_shapes(batch: StepBatch, max_tokens: int) -> dict[str, int]:
-    """Symbol values of a well-formed batch: tokens, seqs, pages, rows."""
-    num_tokens, num_rows = len(batch.token_ids), len(batch.logit_rows)
-    num_seqs, num_pages = batch.page_table.shape if batch.page_table.ndim == 2 else (-1, -1)
-    shapes = (
-        (num_tokens,), (num_tokens,), (num_tokens,), (num_seqs + 1,), (num_seqs,),
-        (num_seqs, num_pages), (num_rows,),
-    )  # fmt: skip
-    for name, array, shape in zip(FIELDS, arrays_of(batch), shapes, strict=True):
-        if array.shape != shape or array.dtype != INT32 or not array.flags.c_contiguous:
-            raise DeviceError(
-                f"cpu: step input {name}: expected contiguous int32 of shape {shape},"
-                f" got {array.dtype} of shape {array.shape}"
-            )
-    if not 1 <= num_tokens <= max_tokens or num_seqs < 1:
-        raise DeviceError(
-            f"cpu: step: expected 1 to {max_tokens} tokens and at least one sequence,"
-            f" got {num_tokens} and {num_seqs}"
-        )
-    return {"tokens": num_tokens, "seqs": num_seqs, "pages": num_pages, "rows": num_rows}
-
-
-def arrays_of(batch: StepBatch) -> tuple[Int32s, ...]:
-    """The arrays in the order of `FIELDS`."""
-    return (
-        batch.token_ids, batch.positions, batch.slots, batch.query_start, batch.seq_lens,
-        batch.page_table, batch.logit_rows,
-    )  # fmt: skip
 
 
 class ValueChecker:
@@ -72,11 +38,11 @@ class ValueChecker:
         self._page_size = page_size
         self._num_pages = num_pages
         self._vocab_size = vocab_size
-        self._ranges = np.zeros((len(FIELDS), 4), np.int64)
+        self._ranges = np.zeros((len(STEP_FIELDS), 4), np.int64)
         self._ranges_at = self._ranges.ctypes.data
 
     def check(self, batch: StepBatch, addresses: list[int], symbols: dict[str, int]) -> None:
-        """Refuse a batch with any value that points outside; the arrays are in `FIELDS` order."""
+        """Refuse a batch with a value that points outside; arrays are in `STEP_FIELDS` order."""
         bounds = self._bounds(symbols)
         if self._is_sound is not None:
             ranges = zip(addresses, arrays_of(batch), bounds, strict=True)
@@ -99,7 +65,7 @@ class ValueChecker:
         self, batch: StepBatch, addresses: list[int], bounds: tuple[tuple[int, int], ...]
     ) -> None:
         """The same checks one by one, for the sentence, or with a library of the first release."""
-        fields = zip(FIELDS, arrays_of(batch), addresses, bounds, strict=True)
+        fields = zip(STEP_FIELDS, arrays_of(batch), addresses, bounds, strict=True)
         for name, array, address, (low, high) in fields:
             index = self._find_outside(address, array.size, low, high)
             if index >= 0:

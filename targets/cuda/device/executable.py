@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Artifact
 from ...artifact.kernel_pack import PackedKernel
-from ...device import SAMPLED_ROW, STEP_FIELDS, Int32s, StepBatch
+from ...device import SAMPLED_ROW, STEP_FIELDS, Int32s, StepBatch, StepSizes, sizes_of
 from ...dim_code import parse
 from .bound_program import BoundProgram
 from .draws import Draws
@@ -34,8 +34,8 @@ from .program_code import ProgramCode
 from .reader import DeviceLogits, Reader
 from .recipes import ARGMAX, IDS, INPUTS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP, RecipeBook
 from .slots import MAX_IN_FLIGHT, Slot, SlotRing
-from .step_layout import most_words, sizes_of
-from .step_sizes import StepSizes, corners, power_of_two
+from .step_layout import most_words
+from .step_sizes import corners, power_of_two
 from .weights import load_weights
 
 log = logging.getLogger(__name__)

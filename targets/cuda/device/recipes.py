@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from .... import knobs
 from ....errors import DeviceError
+from ...device import StepSizes
 from .bound_program import BoundProgram, Launches
 from .driver import Driver, Handle
 from .memory import DeviceMemory
 from .profile import LaunchTimer
 from .reader import Reader
 from .step_layout import StepLayout
-from .step_sizes import StepSizes, padded
+from .step_sizes import padded
 
 STEP, ARGMAX, SAMPLE, PLACE = "step", "argmax", "sample", "place_tokens"
 NO_ENDING = ""

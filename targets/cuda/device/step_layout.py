@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import DeviceError
-from ...device import SAMPLED_ROW, STEP_FIELDS, Int32s, StepBatch
-from .step_sizes import StepSizes
+from ...device import SAMPLED_ROW, STEP_FIELDS, StepBatch, StepSizes
 
 INT32_MAX, UINT32_MAX = 2**31 - 1, 2**32 - 1
 ALIGNED_WORDS = 32
@@ -18,7 +17,6 @@ DRAW_FIELDS = tuple(name for name in SAMPLED_ROW.names or () if name != "row")
 """How each row of logits becomes a token: inputs of the program "sample"."""
 COUNTS, LENS_BEFORE, RAISED_IDS = "counts", "lens before", "raised ids"
 _DRAW_BYTES = 8
-_DTYPES = [np.dtype(np.int32)] * len(STEP_FIELDS)
 
 
 class StepLayout:
@@ -196,35 +194,3 @@ class StagedStep:
 LIKELIEST: dict[str, float] = {
     "top_k": 1, "temperature": 1.0, "lowest": -np.inf, "top_p": 1.0, "uniform": 0.0,
 }  # fmt: skip
-
-
-def sizes_of(batch: StepBatch, max_tokens: int, where: str) -> StepSizes:
-    """Sizes of a well-formed batch."""
-    arrays = (
-        batch.token_ids, batch.positions, batch.slots, batch.query_start, batch.seq_lens,
-        batch.page_table, batch.logit_rows,
-    )  # fmt: skip
-    num_tokens, num_rows = len(batch.token_ids), len(batch.logit_rows)
-    num_seqs, num_pages = batch.page_table.shape if batch.page_table.ndim == 2 else (-1, -1)
-    shapes: list[tuple[int, ...]] = [
-        (num_tokens,), (num_tokens,), (num_tokens,), (num_seqs + 1,), (num_seqs,),
-        (num_seqs, num_pages), (num_rows,),
-    ]  # fmt: skip
-    found = [array.shape for array in arrays], [array.dtype for array in arrays]
-    if found != (shapes, _DTYPES) or not all(a.flags.c_contiguous for a in arrays):
-        _check_arrays(arrays, shapes, where)
-    if not 1 <= num_tokens <= max_tokens or num_seqs < 1:
-        raise DeviceError(
-            f"{where}: step: expected 1 to {max_tokens} tokens and at least one sequence,"
-            f" got {num_tokens} and {num_seqs}"
-        )
-    return StepSizes(num_tokens, num_seqs, num_pages, num_rows)
-
-
-def _check_arrays(arrays: Sequence[Int32s], shapes: Sequence[tuple[int, ...]], where: str) -> None:
-    for name, array, shape in zip(STEP_FIELDS, arrays, shapes, strict=True):
-        if array.shape != shape or array.dtype != np.int32 or not array.flags.c_contiguous:
-            raise DeviceError(
-                f"{where}: step input {name}: expected contiguous int32 of shape {shape},"
-                f" got {array.dtype} of shape {array.shape}"
-            )

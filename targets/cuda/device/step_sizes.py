@@ -7,7 +7,7 @@ columns, so that grids over pages follow the context without a class for each le
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from ...device import StepSizes
 
 DECODE_CLASSES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LARGE_DECODE = 128
@@ -15,22 +15,6 @@ LARGE_DECODE = 128
 SMALL_TILE, TILE, LARGE_TILE = 16, 64, 128
 """Rows that other steps are multiples of: up to 128 tokens, up to 1,024, above."""
 MIN_PAGES = 4
-
-
-class StepSizes(NamedTuple):
-    """Symbol values of a step program."""
-
-    tokens: int
-    seqs: int
-    pages: int
-    """Columns of the page table."""
-    rows: int
-    """Rows of logits."""
-
-    @property
-    def is_decode(self) -> bool:
-        """Every sequence has one token."""
-        return self.tokens == self.seqs
 
 
 def padded(sizes: StepSizes) -> StepSizes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....errors import DeviceError
-from ...device import STEP_FIELDS, Int32s, StepBatch
+from ...device import STEP_FIELDS, Int32s, StepBatch, arrays_of, sizes_of
 
 INT32_MAX = 2**31 - 1
 Arrays = dict[str, Int32s]
@@ -13,26 +13,8 @@ Arrays = dict[str, Int32s]
 
 def check_shapes(batch: StepBatch, max_tokens: int) -> tuple[Arrays, dict[str, int]]:
     """The arrays by name and the symbol values of a well-formed batch."""
-    arrays = {name: getattr(batch, name) for name in STEP_FIELDS}
-    num_tokens, num_rows = len(batch.token_ids), len(batch.logit_rows)
-    num_seqs, num_pages = batch.page_table.shape if batch.page_table.ndim == 2 else (-1, -1)
-    shapes = (
-        (num_tokens,), (num_tokens,), (num_tokens,), (num_seqs + 1,), (num_seqs,),
-        (num_seqs, num_pages), (num_rows,),
-    )  # fmt: skip
-    for (name, array), shape in zip(arrays.items(), shapes, strict=True):
-        if array.shape != shape or array.dtype != np.int32 or not array.flags.c_contiguous:
-            raise DeviceError(
-                f"kunlun: step input {name}: expected contiguous int32 of shape {shape},"
-                f" got {array.dtype} of shape {array.shape}"
-            )
-    if not 1 <= num_tokens <= max_tokens or num_seqs < 1:
-        raise DeviceError(
-            f"kunlun: step: expected 1 to {max_tokens} tokens and at least one sequence,"
-            f" got {num_tokens} and {num_seqs}"
-        )
-    sizes = {"tokens": num_tokens, "seqs": num_seqs, "pages": num_pages, "rows": num_rows}
-    return arrays, sizes
+    sizes = sizes_of(batch, max_tokens, "kunlun")
+    return dict(zip(STEP_FIELDS, arrays_of(batch), strict=True)), sizes._asdict()
 
 
 def check_values(
