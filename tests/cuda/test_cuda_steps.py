@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from sglk import knobs
 from sglk.errors import DeviceError
-from sglk.targets.cuda.device import CudaExecutable
+from sglk.targets.cuda.device import CudaExecutable, recipes
 from sglk.targets.cuda.device.driver import Grid
 from sglk.targets.cuda.device.null_driver import NullDriver
 from sglk.targets.device import SAMPLED_ROW, HasArgmax, HasSample, RunsAhead
@@ -245,6 +245,21 @@ def test_more_rows_than_usual(load: Load, toy: Any, driver: NullDriver, count: i
     rows = draws([3] * count)[::-7].copy()
     wanted = [(first[row] + 2) % toy.VOCAB for row in rows["row"].tolist()]
     assert executable.sample(rows).tolist() == wanted
+
+
+def test_the_class_that_rested_longest_makes_room(
+    load: Load, toy: Any, driver: NullDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "MAX_RECIPES", 2)
+    monkeypatch.setattr(recipes, "MAX_KNOWN_SIZES", 3)
+    executable = load()
+    texts = prefill(toy, executable, PROMPTS)
+    for count in (1, 2, 1, 3, 1, 5, 2, 4, 1):  # classes 1, 2, 1, 4, 1, 8, 2, 4, 1
+        decode(toy, executable, texts[:count], FIRST_PAGES[:count])
+    assert len(executable._book._recipes) == 2
+    assert len(driver.of("capture")) - len(driver.of("free graph")) == 2
+    for prompt, text in zip(PROMPTS, texts, strict=True):
+        assert text == prompt + greedy(toy, prompt, len(text) - len(prompt))
 
 
 def test_larger_steps_move_memory_and_void_what_was_prepared(
