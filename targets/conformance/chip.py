@@ -28,6 +28,7 @@ class KitChoices:
     activations: str = "f32"
     handwritten: bool = True
     round_weights: bool = False
+    batch_invariant: bool = False
 
 
 @dataclass
