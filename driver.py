@@ -55,6 +55,8 @@ class Options:
     round_weights: bool = False
     """With activations of bf16: round weights too where 32 rows or more are multiplied. Prompts are
     faster; a token's result then depends on how many are computed with it."""
+    batch_invariant: bool = False
+    """One order of sums whatever is computed beside a token, where that costs speed (CUDA)."""
     handwritten: bool = True
     """Whether kernels written by hand may be chosen over compiled ones."""
     quant: str = "keep"
@@ -87,6 +89,8 @@ class Options:
                 f"--round-weights: expected --activations bf16, got {self.activations} "
                 "(other products have no rounded form)"
             )
+        if self.round_weights and self.batch_invariant:
+            raise SglkError("--batch-invariant: expected no --round-weights, got both")
 
     @property
     def cache_dtype(self) -> str:
@@ -305,6 +309,7 @@ class _Compile:
         model = {**vars(captured.info), "dtype": self.options.dtype, "quant": self.options.quant}
         model["kv_dtype"] = self.options.cache_dtype
         model["activations"] = self.options.activations
+        model["batch_invariant"] = target.batch_invariant
         return Parts(
             model=model,
             target=target.name,

@@ -62,6 +62,11 @@ def _add_numbers(parser: argparse.ArgumentParser) -> None:
         "or int8 (faster still, for stored block types)",
     )
     parser.add_argument(
+        "--batch-invariant",
+        action="store_true",
+        help="cuda: the same tokens alone and in any batch, slower (other targets always do this)",
+    )
+    parser.add_argument(
         "--round-weights",
         action="store_true",
         help="with bf16 activations: faster prompts, but results depend on the batch",
@@ -151,6 +156,7 @@ def _choices(options: argparse.Namespace) -> dict[str, Any]:
         "dtype": options.dtype,
         "kv_dtype": options.kv_dtype,
         "activations": options.activations,
+        "batch_invariant": options.batch_invariant,
         "round_weights": options.round_weights,
         "handwritten": not options.no_handwritten,
         "quant": options.quant,

@@ -45,6 +45,10 @@ class Choices(Protocol):
         """Whether kernels written by hand may be chosen."""
 
     @property
+    def batch_invariant(self) -> bool:
+        """Whether a token's result may not depend on what is computed beside it, at any price."""
+
+    @property
     def round_weights(self) -> bool:
         """Whether weights may be rounded where many rows are multiplied."""
 

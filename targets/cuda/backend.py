@@ -44,7 +44,8 @@ class CudaBackend:
             raise LoweringError("--target cuda: expected Triton, got none (pip install triton)")
 
     def target(self, choices: Choices) -> Target:
-        return cuda_target(chips_named(choices.arches))
+        chips = chips_named(choices.arches)
+        return cuda_target(chips, batch_invariant=choices.batch_invariant)
 
     def lower(self, graph: Graph, target: Target) -> Lowering:
         lowering = lower(graph, target)

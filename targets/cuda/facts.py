@@ -123,8 +123,8 @@ def weakest(chips: Sequence[Chip]) -> Chip:
     return min(chips, key=lambda chip: (len(chip.features), chip.shared_bytes.value))
 
 
-def cuda_target(chips: Sequence[Chip]) -> Target:
-    """Facts that hold for all of these chips."""
+def cuda_target(chips: Sequence[Chip], *, batch_invariant: bool = False) -> Target:
+    """Facts that hold for all of these chips, and what the user asks for."""
     base = weakest(chips)
     rates = {"bf16": base.bf16.value} | ({"fp8": base.fp8.value} if base.fp8 else {})
     return Target(
@@ -144,5 +144,5 @@ def cuda_target(chips: Sequence[Chip]) -> Target:
         fused_ops=FUSED_OPS,
         activation_dtype=BF16,
         features=base.features,
-        batch_invariant=False,
+        batch_invariant=batch_invariant,
     )

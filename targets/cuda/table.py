@@ -5,9 +5,10 @@ from __future__ import annotations
 from ...ir.target import Denied
 from ..rows import generic
 from ..table import OperatorRow
-from . import rows_attention, rows_linear, rows_token
+from . import rows_attention, rows_invariant, rows_linear, rows_token
 
 TABLE: tuple[OperatorRow, ...] = (
+    *rows_invariant.ROWS,
     *rows_linear.ROWS,
     *rows_token.ROWS,
     *rows_attention.ROWS,
