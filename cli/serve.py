@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..runtime.server.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+WARM_CONTEXT = 4096
+"""Tokens of context that a device makes ready for; longer ones cost a moment when they first come."""
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
@@ -192,6 +194,7 @@ def _loader(options: argparse.Namespace) -> Any:
         from ..runtime import load
         from ..runtime.selftest import run_selftest
         from ..runtime.server.serve import check_artifact
+        from ..targets.device import WarmsUp
 
         phases.end("runtime")
         llm = load(options.artifact, device=options.device, **load_options)
@@ -199,6 +202,10 @@ def _loader(options: argparse.Namespace) -> Any:
         if not options.no_selftest and llm.artifact is not None:
             check_artifact(llm, list(run_selftest(llm.artifact, executable=llm.engine.executable)))
             phases.end("self-test")
+        executable, limits = llm.engine.executable, llm.engine.limits
+        if isinstance(executable, WarmsUp):
+            executable.warm_up(limits.max_running, min(limits.max_context, WARM_CONTEXT))
+            phases.end("warm-up")
         return llm
 
     return open_model

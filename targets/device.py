@@ -206,6 +206,17 @@ class RunsAhead(Protocol):
         """
 
 
+@runtime_checkable
+class WarmsUp(Protocol):
+    """An `Executable` may offer this too: doing beforehand what first steps would wait for."""
+
+    def warm_up(self, max_seqs: int, max_context: int) -> None:
+        """Make ready for decode steps of so many sequences and tokens of context.
+
+        It writes to pages: only while nothing is cached.
+        """
+
+
 class Device(Protocol):
     """A chip of this machine."""
 

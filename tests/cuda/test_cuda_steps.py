@@ -14,7 +14,7 @@ from sglk.errors import DeviceError
 from sglk.targets.cuda.device import CudaExecutable, recipes
 from sglk.targets.cuda.device.driver import Grid
 from sglk.targets.cuda.device.null_driver import NullDriver
-from sglk.targets.device import SAMPLED_ROW, HasArgmax, HasSample, RunsAhead
+from sglk.targets.device import SAMPLED_ROW, HasArgmax, HasSample, RunsAhead, WarmsUp
 
 Load = Callable[..., CudaExecutable]
 PROMPTS = [[3, 5, 7], [1], [2, 2, 2, 2, 2, 2, 2], [9, 8], [11, 0, 4, 6, 1]]
@@ -245,6 +245,27 @@ def test_more_rows_than_usual(load: Load, toy: Any, driver: NullDriver, count: i
     rows = draws([3] * count)[::-7].copy()
     wanted = [(first[row] + 2) % toy.VOCAB for row in rows["row"].tolist()]
     assert executable.sample(rows).tolist() == wanted
+
+
+def test_warming_up_makes_every_decode_graph(load: Load, toy: Any, driver: NullDriver) -> None:
+    executable = load()
+    assert isinstance(executable, WarmsUp)
+    executable.warm_up(max_seqs=5, max_context=40)
+    made = len(driver.of("capture"))
+    assert made == 4 * 3  # 1, 2, 4 and 8 sequences; 4, 8 and 16 pages of 4 tokens
+    texts = prefill(toy, executable, PROMPTS)
+    for _ in range(20):
+        decode(toy, executable, texts, FIRST_PAGES)
+    assert len(driver.of("capture")) == made
+    assert texts[2] == PROMPTS[2] + greedy(toy, PROMPTS[2], 21)
+
+
+@pytest.mark.parametrize(("num_pages", "classes"), [(1, 0), (2, 1), (4, 3)])
+def test_warming_up_takes_the_pages_there_are(
+    load: Load, driver: NullDriver, num_pages: int, classes: int
+) -> None:
+    load(num_pages=num_pages).warm_up(max_seqs=32, max_context=16)
+    assert len(driver.of("capture")) == classes
 
 
 def test_the_class_that_rested_longest_makes_room(

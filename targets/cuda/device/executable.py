@@ -36,6 +36,7 @@ from .recipes import ARGMAX, IDS, INPUTS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP
 from .slots import MAX_IN_FLIGHT, Slot, SlotRing
 from .step_layout import most_words
 from .step_sizes import corners, power_of_two
+from .warm_up import decode_batches
 from .weights import load_weights
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ STEP_SYMBOLS = frozenset({*StepSizes._fields, "num_pages"})
 
 
 class CudaExecutable:
-    """Implements `Executable`, `HasArgmax`, `HasSample` and `RunsAhead`. Not thread-safe."""
+    """Implements `Executable`, `HasArgmax`, `HasSample`, `RunsAhead` and `WarmsUp`; one thread."""
 
     def __init__(
         self,
@@ -216,6 +217,14 @@ class CudaExecutable:
     def run(self, entry: str, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run an entry that is no decoder step on arrays by name; outputs as copies."""
         return run_named(self._driver, self._memory, self._reader, self._program(entry), inputs)
+
+    def warm_up(self, max_seqs: int, max_context: int) -> None:
+        """Run decode steps of every class; see `WarmsUp`."""
+        self._program(STEP)
+        most = min(max_seqs, self.max_tokens)
+        for batch in decode_batches(most, max_context, self.page_size, self.num_pages):
+            self.step(batch)
+        self._driver.synchronize(self._stream)
 
     def start_profile(self) -> None:
         """From now on, time every launch of a step on its own, without graphs."""

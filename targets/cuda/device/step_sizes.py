@@ -42,9 +42,14 @@ def corners(max_tokens: int, max_seqs: int, pages: int) -> list[StepSizes]:
 
     Decode steps of every class, and full steps of one sequence and of many.
     """
-    decode = [c for c in DECODE_CLASSES if c < max_seqs] + [_decode_class(max_seqs)]
+    decode = decode_classes(max_seqs)
     full = [StepSizes(max_tokens, seqs, pages, seqs) for seqs in (1, max_seqs)]
     return [padded(StepSizes(c, c, pages, c)) for c in decode] + [padded(sizes) for sizes in full]
+
+
+def decode_classes(max_seqs: int) -> list[int]:
+    """Sequences of each class of decode steps up to so many."""
+    return [c for c in DECODE_CLASSES if c < max_seqs] + [_decode_class(max_seqs)]
 
 
 def _decode_class(tokens: int) -> int:
