@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 WARM_CONTEXT = 4096
-"""Tokens of context that a device makes ready for; longer ones cost a moment when they first come."""
+"""Tokens of context that a device makes ready for; longer ones cost a moment when they come."""
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
