@@ -1,7 +1,9 @@
 """Tile choice by a cost model: candidates from the target's granules, ranked by modelled time.
 
 Candidates that do not fit on chip are removed first. The model is a roofline per program, times the
-waves that the grid needs.
+waves that the grid needs. Where candidates have been measured, those compete alone: a measured time
+wins over any modelled one. Others may carry a correction, how much longer than modelled the same
+tile took on a problem like this one.
 """
 
 from __future__ import annotations
@@ -27,6 +29,10 @@ class TileCost:
     """Bytes one program reads and writes outside the nearest memory level."""
     on_chip_bytes: int
     """What one program keeps in the nearest memory level."""
+    measured: float | None = None
+    """Seconds, where the chip has done this very problem with this tile."""
+    correction: float = 1.0
+    """What the modelled time is multiplied by."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +58,16 @@ class TileChoice:
     def reason(self) -> str:
         """One line for the report."""
         fit = f"{self.on_chip_bytes} of {self.on_chip_limit} bytes on chip"
-        time = f"{self.bound}-bound, {self.seconds * 1e6:.1f} us"
+        bound = self.bound if self.bound == "measured" else f"{self.bound}-bound"
+        time = f"{bound}, {self.seconds * 1e6:.1f} us"
         return f"{tile_text(self.tile)}: {time}, {fit}{self.runner_up}"
 
 
 def choose_tile(
     target: Target, unit: str, dtype: str, candidates: Sequence[tuple[Tile, TileCost]]
 ) -> TileChoice:
-    """The candidate of least modelled time that fits; ties go to the first listed."""
-    near, far = target.memory[0], target.memory[-1]
-    peak = _peak(target, unit, dtype)
+    """The candidate of least time that fits; ties go to the first listed."""
+    near = target.memory[0]
     fitting, refused = [], []
     for tile, cost in candidates:
         if near.bytes and cost.on_chip_bytes > near.bytes:
@@ -69,10 +75,11 @@ def choose_tile(
                 f"{tile_text(tile)} needs {cost.on_chip_bytes} of {near.bytes} bytes of {near.name}"
             )
         else:
-            fitting.append((*_seconds(target, cost, peak, far.bytes_per_second), tile, cost))
+            fitting.append((*modelled(target, unit, dtype, cost), tile, cost))
     if not fitting:
         raise PassError(f"{target.name}:{target.arch}: no tile fits: {'; '.join(refused)}")
-    ranked = sorted(fitting, key=lambda entry: entry[0])
+    measured = [(c.measured, "measured", t, c) for _, _, t, c in fitting if c.measured is not None]
+    ranked = sorted(measured or fitting, key=lambda entry: entry[0])
     seconds, bound, tile, cost = ranked[0]
     second = (
         f"; next {tile_text(ranked[1][2])} at {ranked[1][0] * 1e6:.1f} us" if ranked[1:] else ""
@@ -98,12 +105,13 @@ def _peak(target: Target, unit: str, dtype: str) -> float:
     raise PassError(f"{target.name}:{target.arch}: unit {unit!r} has no stated rate for {dtype}")
 
 
-def _seconds(target: Target, cost: TileCost, peak: float, bandwidth: float) -> tuple[float, str]:
+def modelled(target: Target, unit: str, dtype: str, cost: TileCost) -> tuple[float, str]:
     """Waves of programs, each bounded by its arithmetic or by its share of the bandwidth."""
+    peak, bandwidth = _peak(target, unit, dtype), target.memory[-1].bytes_per_second
     waves = -(-cost.programs // target.programs)
-    compute = waves * cost.flops / peak
+    compute = waves * cost.flops / peak * cost.correction
     busy = min(cost.programs, target.programs)
-    memory = waves * busy * cost.bytes / bandwidth
+    memory = waves * busy * cost.bytes / bandwidth * cost.correction
     return (compute, "compute") if compute >= memory else (memory, "memory")
 
 

@@ -7,7 +7,7 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -81,18 +81,25 @@ class Lowering:
         self._calls: list[Call] = []
         self._node: Node | None = None
         self._scratch: dict[tuple[Node, str], Value] = {}
+        self._read_at: dict[Value, list[Node]] = {}
         self._zeros: dict[str, int] = {}
 
     # Operands -------------------------------------------------------------------------------
 
     def memory(self, value: Value, offset: Dim = 0, dtype: DType | None = None) -> Operand:
-        """The bytes of an input, output, temporary or state, from ``offset`` bytes on."""
+        """The bytes of an input, output, temporary or state, from ``offset`` bytes on.
+
+        A node may ask for a value that another node reads in the graph: a row that does the work of
+        the node before it. The value's memory is then kept for it.
+        """
         root = self._root.get(value, value)
         if root in self._static:
             raise LoweringError(
                 f"{value!r}: expected a computed value, got a weight (use weight())"
             )
         kind = "state" if root.kind == "state" else "buffer"
+        if self._node is not None and self._node not in value.uses:
+            self._read_at.setdefault(root, []).append(self._node)
         return Operand(
             Arg(kind, root.name, dim_text(offset)), POINTERS[(dtype or value.type.dtype).name]
         )
@@ -127,6 +134,10 @@ class Lowering:
 
     def is_static(self, value: Value) -> bool:
         return value in self._static
+
+    def is_chosen(self, node: Node, rows: Sequence[OperatorRow]) -> bool:
+        """Whether one of these rows emits a node."""
+        return self.selection.chosen.get(node) in rows
 
     def _weight_name(self, value: Value, layout: str) -> str:
         """Parameters keep their name; derived values are named by what they come from."""
@@ -258,6 +269,9 @@ class Lowering:
             root = self._root.get(value, value)
             if root in last:
                 last[root] = max([last[root], *(order[n] for n in value.uses)])
+        for root, readers in self._read_at.items():
+            if root in last:
+                last[root] = max([last[root], *(order[n] for n in readers)])
         lives = [
             Life(v.name, self.bytes_of(v), order[v.producer], last[v]) for v in temps if v.producer
         ]
@@ -296,9 +310,10 @@ class Lowering:
 
 
 def is_decoder(captured: Graph) -> bool:
-    """Whether a captured graph is a causal LM: token ids, positions and attention."""
+    """Whether a captured graph is a causal LM: token ids, positions and attention, if only spelled
+    out."""
     names = {v.name for v in captured.inputs}
-    has_attention = any(node.op.name == "attention" for node in captured.nodes)
+    has_attention = any(node.op.name in ("attention", "softmax") for node in captured.nodes)
     return names == {"token_ids", "position_ids"} and has_attention
 
 

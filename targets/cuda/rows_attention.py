@@ -5,11 +5,9 @@ K and V of a layer are [num_pages, kv_heads, page, head_dim] each.
 
 from __future__ import annotations
 
-import functools
-
 import sympy
 
-from ...ir.dim import Dim, as_dim, cdiv, dim_max, dim_min, floordiv
+from ...ir.dim import as_dim, dim_min
 from ...ir.dtype import BF16
 from ...ir.graph import Node
 from ...ir.ops.attention import PagedAttention, RopeWriteKv, WriteKv
@@ -19,18 +17,19 @@ from ..rows.cache import cache_operands
 from ..rows.linear import vector
 from ..rows.token import next_power_of_two, width
 from ..table import OperatorRow
+from .attention_tiles import (
+    DECODE_KEYS,
+    DECODE_STAGES,
+    DECODE_WARPS,
+    MERGED_AT_ONCE,
+    has_decode,
+    least_blocks,
+    prompt_tile,
+    prompt_tiles,
+    splits,
+)
 from .dependent import launch_options
 from .rows_token import HEADS_PER_PROGRAM, head_parts
-
-DECODE_KEYS = 128
-"""Keys of a block of decode attention: two pages."""
-DECODE_WAVES = 2
-"""Programs of decode attention for each multiprocessor."""
-MOST_SPLITS = 64
-MERGED_AT_ONCE = 16
-"""Parts that the combining kernel loads at a time."""
-PROMPT_ROWS, PROMPT_KEYS = 128, 128
-"""The tile of prompt attention."""
 
 
 def accepts_kv(node: Node, target: Target) -> str:
@@ -116,7 +115,8 @@ def emit_paged_attention(node: Node, ctx: Lowering) -> None:
     """Sequences with one query by one kernel, those with more by another: a step may mix both.
 
     A step of as many tokens as sequences has no prompt (the device pads no other step to that), so
-    it launches no program of the second.
+    it launches no program of the second; a step of several tokens of one sequence has nothing for
+    the first.
     """
     op = node.op
     assert isinstance(op, PagedAttention)
@@ -153,22 +153,6 @@ def _head_constants(node: Node, op: PagedAttention, ctx: Lowering) -> dict[str, 
     }
 
 
-@functools.cache
-def splits(units: int, page_size: int, kv_heads: int, seqs: Dim, pages: Dim) -> Dim:
-    """Parts of a sequence, so that a chip is full; no more than there are blocks of keys."""
-    fill = floordiv(DECODE_WAVES * units, as_dim(kv_heads * sympy.sympify(seqs)))
-    blocks = cdiv(as_dim(sympy.sympify(pages) * page_size), DECODE_KEYS)
-    return dim_min(blocks, dim_max(2, dim_min(fill, MOST_SPLITS)))
-
-
-@functools.cache
-def prompt_tiles(tokens: Dim, seqs: Dim, group: int) -> Dim:
-    """Tiles of rows of all sequences; none in a step of as many tokens as sequences."""
-    has_prompts = dim_min(1, dim_max(0, as_dim(sympy.sympify(tokens) - seqs)))
-    rows = floordiv(as_dim(sympy.sympify(tokens) * group), PROMPT_ROWS)
-    return as_dim((sympy.sympify(rows) + seqs) * has_prompts)
-
-
 def _decode(
     node: Node,
     op: PagedAttention,
@@ -176,34 +160,38 @@ def _decode(
     shared: dict[str, Operand | None],
     reading: dict[str, Operand | None],
 ) -> None:
-    """Keys of a sequence in parts, then the parts merged."""
+    """Keys of a sequence in parts; where there are several, a second kernel merges them."""
     heads, page_table = int(node.inputs[0].type.shape[1]), node.inputs[4]
-    seqs, pages = page_table.type.shape
+    tokens, (seqs, pages) = node.inputs[0].type.shape[0], page_table.type.shape
     constants = _head_constants(node, op, ctx)
     kv_heads, head_dim = int(str(constants["KV_HEADS"])), int(str(constants["D"]))
-    parts = splits(ctx.target.programs, ctx.target.page_size, kv_heads, seqs, pages)
+    target = ctx.target
+    parts = splits(target.programs, target.page_size, kv_heads, seqs, pages)
     size = as_dim(sympy.sympify(seqs) * parts * heads * (head_dim + 4))
     common = {**shared, "partials": ctx.scratch(size, "partials"), "splits": i32(parts)}
-    pdl, options = launch_options(ctx.target)
-    pdl |= {"BLOCK_N": DECODE_KEYS, "BLOCK_S": MERGED_AT_ONCE, "SPLIT": 0, "LEAST": 1}
+    pdl, options = launch_options(target)
+    least = least_blocks(target, ctx.bucket.high, kv_heads)
+    pdl |= {"BLOCK_N": DECODE_KEYS, "BLOCK_S": MERGED_AT_ONCE, "SPLIT": 0, "LEAST": least}
     decode = {
         **constants,
         **pdl,
         "BLOCK_M": max(16, next_power_of_two(heads // kv_heads)),
         "MERGE": "combine",
     }
+    is_needed = sympy.sympify(has_decode(tokens, seqs))
     ctx.launch(
         "decode_attention.decode_attention",
-        (kv_heads, seqs, parts),
+        (kv_heads, seqs, as_dim(parts * is_needed)),
         {**common, **reading, "counters": None},
         decode,
         None,
-        options | {"num_warps": 4, "num_stages": 3},
+        options | {"num_warps": DECODE_WARPS, "num_stages": DECODE_STAGES},
     )
     kept = {name: constants[name] for name in ("D", "WINDOW", "SOFTCAP", "BLOCK_D")}
+    is_cut = sympy.sympify(dim_min(1, as_dim(parts - 1)))
     ctx.launch(
         "decode_attention.combine_attention",
-        (heads, seqs, 1),
+        (heads, seqs, as_dim(is_cut * is_needed)),
         common,
         {**kept, **pdl, "HEADS": heads},
         None,
@@ -217,22 +205,23 @@ def _prompts(
     constants = _head_constants(node, op, ctx)
     kv_heads, group = int(str(constants["KV_HEADS"])), int(str(constants["GROUP"]))
     tokens, seqs = (node.inputs[i].type.shape[0] for i in (0, 4))
+    tile = prompt_tile(ctx.target, ctx.bucket.high, int(str(constants["D"])))
     pdl, options = launch_options(ctx.target)
     ctx.launch(
         "flash_attention.flash_attention",
-        (kv_heads, prompt_tiles(tokens, seqs, group), 1),
+        (kv_heads, prompt_tiles(tokens, seqs, group, tile.rows), 1),
         arguments,
         {
             **constants,
             **pdl,
-            "BLOCK_M": PROMPT_ROWS,
-            "BLOCK_N": PROMPT_KEYS,
+            "BLOCK_M": tile.rows,
+            "BLOCK_N": tile.keys,
             "MIN_QUERIES": 2,
-            "LOADS": "pointers",
+            "LOADS": tile.loads,
             "AHEAD": 0,
         },
         None,
-        options | {"num_warps": 8, "num_stages": 2},
+        options | tile.options(),
     )
 
 

@@ -1,10 +1,18 @@
 """Rows for matrix products: bf16 times a row-major bf16 weight, with epilogues.
 
-Which kernel and tile a range of row counts gets is `tiles.linear_candidates`, ranked by
-`choose_tile`.
+Which kernel and tile a range of row counts gets: the fastest of those that were measured for the
+very product, else `tiles.linear_candidates` and what was measured for row counts beside these, all
+ranked by `choose_tile` with the model corrected by the nearest measurement of each.
+
+A GEMV normalizes its input on the way, so where every reader of a norm is one, the norm is not
+launched.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeAlias
 
 import sympy
 
@@ -12,18 +20,31 @@ from ...ir.dim import Dim, as_dim
 from ...ir.dtype import BF16
 from ...ir.graph import Node, Value
 from ...ir.ops.linear import GatedLinear, Linear
+from ...ir.ops.norm import RmsNorm
 from ...ir.target import Target
-from ...passes.choose_tiles import TileChoice, choose_tile
+from ...passes.choose_tiles import TileChoice, TileCost, choose_tile, modelled
 from ..lowering import Lowering, Operand, TokenRange, f32, i32
 from ..rows.linear import row_count, row_ranges, vector
 from ..table import OperatorRow
 from .dependent import launch_options
+from .measured import Product, Record, alike, all_records, exact, near
 from .tiles import LinearConfig, linear_candidates, linear_cost
 
+Way: TypeAlias = tuple[LinearConfig, TileChoice]
+_CHOSEN: dict[str, tuple[Target | None, dict[Product, Way]]] = {}
+"""Ways by arch: equal layers ask again and again."""
 NOMINAL_ROWS = 4096
 """Rows that tiles are chosen for where there is no bound."""
 SMALLEST_TILE = 16
 """Rows of the smallest tile of the tensor cores."""
+GEMV = "gemv.linear"
+PEAK = ("tensor", "bf16")
+LEAST_GROWTH = 0.8
+"""Half the rows take at least so much of the time: weights are read and kernels start as before."""
+NEAR_COUNTS = 1.1
+"""A time for other row counts is trusted less than one for these."""
+UNMEASURED = 3.0
+"""Times the modelled time: what a way counts as that nobody measured, where others were."""
 LOCKS = "locks"
 """Zeroed memory that programs count finished parts of tiles in; all launches share it."""
 
@@ -71,7 +92,6 @@ def _emit(
     n, k = w.type.concrete({})
     n = n // 2 if gated else n
     arguments: dict[str, Operand | None] = {
-        "x": ctx.memory(x),
         "w": ctx.weight(w, "row", "bf16"),
         "bias": vector(ctx, bias) if bias else None,
         "residual": ctx.memory(residual) if residual else None,
@@ -82,21 +102,96 @@ def _emit(
     for reach, guard in row_ranges(ctx, rows):
         config, choice = choose(ctx.target, reach, n, k, gated)
         grid = (as_dim(sympy.sympify(config.grid(n)) * guard), 1, 1)
-        _launch(ctx, config, choice, grid, arguments, constants)
+        norm = norm_before(node, ctx, reach)
+        given = {**arguments, "x": ctx.memory(norm.inputs[0] if norm else x)}
+        _launch(ctx, config, choice, grid, given, constants, norm)
 
 
-def choose(
-    target: Target, reach: TokenRange, n: int, k: int, gated: bool
-) -> tuple[LinearConfig, TileChoice]:
+def choose(target: Target, reach: TokenRange, n: int, k: int, gated: bool) -> Way:
     """The way to multiply that many rows, and why."""
-    m = NOMINAL_ROWS if reach.high is None else reach.high
-    configs = linear_candidates(m, n, k, gated, target.arch)
-    if not configs:  # rows too short for the blocks of a GEMV
-        configs = linear_candidates(SMALLEST_TILE, n, k, gated, target.arch)
-    tiles = [{**c.constants, "num_warps": c.num_warps, "num_stages": c.num_stages} for c in configs]
-    costs = [linear_cost(c, m, n, k, gated) for c in configs]
-    choice = choose_tile(target, "tensor", "bf16", list(zip(tiles, costs, strict=True)))
-    return configs[tiles.index(dict(choice.tile))], choice
+    product = Product(NOMINAL_ROWS if reach.high is None else reach.high, n, k, gated)
+    made_for, chosen = _CHOSEN.get(target.arch, (None, {}))
+    if made_for != target:
+        chosen = {}
+        _CHOSEN[target.arch] = (target, chosen)
+    if product not in chosen:
+        chosen[product] = _choose(target, product)
+    return chosen[product]
+
+
+def _choose(target: Target, product: Product) -> Way:
+    options = list(_options(target, product))
+    tiles = [_tile(config) for config, _ in options]
+    costs = [cost for _, cost in options]
+    choice = choose_tile(target, *PEAK, list(zip(tiles, costs, strict=True)))
+    number = next(i for i, tile in enumerate(tiles) if tile is choice.tile)
+    return options[number][0], choice
+
+
+def _tile(config: LinearConfig) -> dict[str, int]:
+    sizes = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    return {**config.constants, **sizes}
+
+
+def _options(target: Target, product: Product) -> Iterator[tuple[LinearConfig, TileCost]]:
+    """Ways to compute a product: measured ones, else those of other row counts, else any."""
+    records = all_records(target.arch)
+    for record in exact(records, product):
+        yield record.config, replace(_cost(record.config, product), measured=record.seconds)
+    for record in near(records, product):
+        cost = _cost(record.config, product)
+        growth = modelled(target, *PEAK, cost)[0] / _modelled(target, record)
+        seconds = record.seconds * max(growth, LEAST_GROWTH)
+        yield record.config, replace(cost, measured=seconds * NEAR_COUNTS)
+    for config in _candidates(target, product):
+        known = alike(records, product, config)
+        factor = known.seconds / _modelled(target, known) if known else UNMEASURED
+        yield config, replace(_cost(config, product), correction=factor if records else 1.0)
+
+
+def _modelled(target: Target, record: Record) -> float:
+    """Seconds that the model gives for what was measured."""
+    return modelled(target, *PEAK, _cost(record.config, record.product))[0]
+
+
+def _candidates(target: Target, product: Product) -> list[LinearConfig]:
+    sizes = (product.n, product.k, product.gated, target.arch)
+    # rows too short for the blocks of a GEMV have no candidates
+    return linear_candidates(product.m, *sizes) or linear_candidates(SMALLEST_TILE, *sizes)
+
+
+def _cost(config: LinearConfig, product: Product) -> TileCost:
+    return linear_cost(config, product.m, product.n, product.k, product.gated)
+
+
+# Norms that products do themselves --------------------------------------------------------------
+
+
+def norm_before(node: Node, ctx: Lowering, reach: TokenRange) -> Node | None:
+    """The norm that a product does on the way at these row counts, if it does."""
+    x, w = node.inputs[:2]
+    norm = x.producer
+    if norm is None or not isinstance(norm.op, RmsNorm) or not ctx.is_static(norm.inputs[1]):
+        return None
+    n, k = w.type.concrete({})
+    gated = isinstance(node.op, GatedLinear)
+    config, _ = choose(ctx.target, reach, n // 2 if gated else n, k, gated)
+    return norm if config.kernel == GEMV and k == int(x.type.shape[-1]) else None
+
+
+def is_done_by_readers(norm: Node, ctx: Lowering, reach: TokenRange) -> bool:
+    """Whether no reader needs a norm's result at these row counts."""
+    y = norm.outputs[0]
+    if y in ctx.graph.outputs:
+        return False
+    return all(
+        isinstance(user.op, Linear | GatedLinear)
+        and user.inputs[0] is y
+        and y not in user.inputs[1:]
+        and ctx.is_chosen(user, ROWS)
+        and norm_before(user, ctx, reach) is not None
+        for user in y.uses
+    )
 
 
 def _launch(
@@ -106,10 +201,13 @@ def _launch(
     grid: tuple[Dim, Dim, Dim],
     arguments: dict[str, Operand | None],
     constants: dict[str, object],
+    norm: Node | None,
 ) -> None:
     given = dict(arguments)
-    if config.kernel == "gemv.linear":
-        given |= {"scale": None, "norm": None, "eps": f32(0.0)}
+    if config.kernel == GEMV:
+        eps = norm.op.eps if norm is not None and isinstance(norm.op, RmsNorm) else 0.0
+        weight = vector(ctx, norm.inputs[1]) if norm is not None else None
+        given |= {"scale": None, "norm": weight, "eps": f32(eps)}
         constants = {**constants, "OFFSET": 0.0}
     else:
         given["partials"] = given["locks"] = None

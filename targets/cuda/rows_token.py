@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from ...ir.dim import as_dim
+import sympy
+
+from ...ir.dim import Dim, as_dim
 from ...ir.dtype import BF16, F32
 from ...ir.graph import Node
 from ...ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
 from ...ir.ops.rope import Rope
 from ...ir.target import Target
 from ..lowering import Lowering, Operand, f32
-from ..rows.linear import row_count, vector
+from ..rows.linear import row_count, row_ranges, vector
 from ..rows.token import emit_nothing, emit_rope_table, next_power_of_two, width
 from ..table import OperatorRow, always
 from .dependent import launch_options
+from .rows_linear import is_done_by_readers
 
 MAX_ROW = 16384
 """Elements of a row that a norm keeps in registers."""
@@ -76,7 +79,13 @@ def emit_rmsnorm(node: Node, ctx: Lowering) -> None:
     assert isinstance(node.op, RmsNorm)
     x, w = node.inputs
     arguments = {"x": ctx.memory(x), "w": vector(ctx, w), "y": ctx.memory(node.outputs[0])}
-    _norm(node, ctx, "rmsnorm", arguments, node.op.eps, {"OFFSET": 0.0})
+    ranges = row_ranges(ctx, row_count(x))
+    needed = [guard for reach, guard in ranges if not is_done_by_readers(node, ctx, reach)]
+    if len(needed) == len(ranges):
+        _norm(node, ctx, "rmsnorm", arguments, node.op.eps, {"OFFSET": 0.0})
+    elif needed:
+        is_needed = as_dim(sum(sympy.sympify(guard) for guard in needed))
+        _norm(node, ctx, "rmsnorm", arguments, node.op.eps, {"OFFSET": 0.0}, is_needed)
 
 
 def emit_add_rmsnorm(node: Node, ctx: Lowering) -> None:
@@ -111,14 +120,17 @@ def _norm(
     arguments: dict[str, Operand],
     eps: float,
     constants: dict[str, object],
+    is_needed: Dim = 1,
 ) -> None:
+    """``is_needed``: 0 in steps that do without."""
     x = node.inputs[0]
     block = next_power_of_two(width(x))
     pdl, options = launch_options(ctx.target)
     every = {**constants, "HIDDEN": width(x), "BLOCK": block, **pdl}
     options["num_warps"] = warps_for(block)
     given = {**arguments, "eps": f32(eps)}
-    ctx.launch(f"row_norm.{name}", (row_count(x), 1, 1), given, every, None, options)
+    rows = as_dim(sympy.sympify(row_count(x)) * is_needed)
+    ctx.launch(f"row_norm.{name}", (rows, 1, 1), given, every, None, options)
 
 
 # Rotary embedding -----------------------------------------------------------------------------

@@ -1,0 +1,78 @@
+"""Times of products, as a benchmark on a GPU wrote them -> a tuning file that compiles read.
+
+usage: python bench/tuning_file.py TIMES.json [MORE.json ...] --arch sm_90 --chip H200 \\
+           -o targets/cuda/measured/h200.json
+
+TIMES.json has {"results": [...]}, a way to compute a product each: n, k, gated, m, kernel, tile
+(the constants), warps, stages, maps (whether the host made the tensor maps), norm (whether the
+input was normalized on the way), err (relative error) and pdl (µs among dependent launches). Of
+every product the few fastest are kept; a later file wins over an earlier one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sglk.targets.cuda.measured import FORMAT, read_records
+
+KEPT = 6
+"""Ways of each product: the fastest, and what near products may prefer."""
+MOST_ERROR = 6e-3
+"""Relative error of a result in bf16; twice what rounding costs."""
+Key = tuple[int, int, int, int]
+
+
+def records(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The fastest right ones of each product, in order of sizes."""
+    by_product: dict[Key, dict[str, dict[str, Any]]] = {}
+    for each in results:
+        if each["norm"] or not each["err"] <= MOST_ERROR:
+            continue
+        record = {
+            **{name: each[name] for name in ("n", "k", "gated", "m")},
+            "us": each["pdl"],
+            "maps": each["maps"],
+            "kernel": each["kernel"],
+            "constants": constants(each),
+            "num_warps": each["warps"],
+            "num_stages": each["stages"],
+        }
+        key = (each["n"], each["k"], each["gated"], each["m"])
+        way = json.dumps([record[name] for name in list(record)[5:]], sort_keys=True)
+        by_product.setdefault(key, {})[way] = record
+    return [
+        record
+        for key in sorted(by_product)
+        for record in sorted(by_product[key].values(), key=lambda r: r["us"])[:KEPT]
+    ]
+
+
+def constants(each: Mapping[str, Any]) -> dict[str, int]:
+    """The tile; kernels with tensor maps make these themselves."""
+    tile = dict(each["tile"])
+    return tile | {"MAPS": 0} if each["kernel"].startswith("matmul_tma") else tile
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Turn times of products into a tuning file.")
+    parser.add_argument("times", nargs="+", type=Path)
+    parser.add_argument("--arch", required=True)
+    parser.add_argument("--chip", required=True)
+    parser.add_argument("-o", "--output", required=True, type=Path)
+    options = parser.parse_args()
+    results = [each for path in options.times for each in json.loads(path.read_text())["results"]]
+    kept = records(results)
+    head = {"format": FORMAT, "arch": options.arch, "chip": options.chip}
+    list(read_records({**head, "linear": kept}, str(options.output)))
+    lines = ",\n".join(json.dumps(record) for record in kept)
+    text = f'{json.dumps(head)[:-1]}, "linear": [\n{lines}\n]}}\n'
+    options.output.write_text(text, encoding="utf-8")
+    print(f"{options.output}: {len(kept)} of {len(results)} times")
+
+
+if __name__ == "__main__":
+    main()

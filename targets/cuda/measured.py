@@ -1,0 +1,164 @@
+"""Measured times of matrix products: what a chip did with a tile outranks what the model says.
+
+Files of ``measured/`` are JSON, one per chip, as ``bench/tuning_file.py`` writes them:
+
+    {"format": 1, "arch": "sm_90", "chip": "H200", "linear": [RECORD, ...]}
+
+A record is one way to compute one product, and its time among dependent launches, on weights that
+no cache holds:
+
+    {"n": 4096, "k": 14336, "gated": 0, "m": 16, "us": 30.9, "maps": 0,
+     "kernel": "split_k.linear", "constants": {"BLOCK_M": 16, ...}, "num_warps": 4,
+     "num_stages": 4}
+
+``constants`` are those of a `LinearConfig`; ``maps`` says whether the host made the tensor maps.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any
+
+from ...errors import LoweringError
+from .tiles import SKINNY_ROWS, LinearConfig, can_build, smem_bytes, tiles_of
+
+FORMAT = 1
+FILES = {"sm_90": "h200.json"}
+"""The measurements of an architecture's usual chip."""
+SMALLEST_TILE = 16
+"""Rows of the smallest tile of the tensor cores."""
+MAPS_SECONDS = 0.8e-6
+"""What a kernel pays for making its tensor maps itself: 0.5 to 1.1 µs more on an H200."""
+SIZE_WEIGHT = 0.5
+"""Twice the rows tell as much less about a product as four times the weights."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """Sizes of ``[m, k] @ [n, k]^T``; gated: of two weights, n outputs."""
+
+    m: int
+    n: int
+    k: int
+    gated: bool
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of the weight."""
+        return self.n * self.k * (2 if self.gated else 1)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measured way to compute one product."""
+
+    product: Product
+    config: LinearConfig
+    seconds: float
+
+
+def exact(records: Sequence[Record], product: Product) -> list[Record]:
+    """Ways that were measured for this product."""
+    return [record for record in records if record.product == product]
+
+
+def near(records: Sequence[Record], product: Product) -> list[Record]:
+    """Ways of the counts of rows next below and above, fitted to these rows; times as measured."""
+    same = [r for r in records if replace(r.product, m=product.m) == product]
+    counts = {r.product.m for r in same}
+    beside = {
+        max((m for m in counts if m < product.m), default=0),
+        min((m for m in counts if m > product.m), default=0),
+    }
+    return [
+        replace(r, config=fit(r.config, product))
+        for r in same
+        if r.product.m in beside and _holds(r, product.m)
+    ]
+
+
+def alike(records: Sequence[Record], product: Product, config: LinearConfig) -> Record | None:
+    """The measurement that tells most about a way to compute a product."""
+    same = [r for r in records if _kind(r.config) == _kind(config)]
+    return min(same, key=lambda r: (_distance(r.product, product), -r.product.m), default=None)
+
+
+def _kind(config: LinearConfig) -> tuple[object, ...]:
+    """What all sizes of one way have in common."""
+    c = config.constants
+    blocks = (c["BLOCK_N"], c["BLOCK_K"], c.get("STREAM"), c.get("SWAP"), c.get("SPLITS"))
+    return (config.kernel, *blocks, config.num_warps, config.num_stages)
+
+
+def _holds(record: Record, m: int) -> bool:
+    """Whether a way is known to be good for so many rows.
+
+    A tile that held all rows is not raised above SKINNY_ROWS, and a GEMV does more work for each
+    row: nothing is known of it for more rows.
+    """
+    constants = record.config.constants
+    if "ROWS" in constants:
+        return m <= record.product.m
+    return m <= SKINNY_ROWS or constants["GROUP_M"] > 0
+
+
+def _distance(a: Product, b: Product) -> float:
+    rows, sizes = math.log2(a.m / b.m), math.log2(a.numbers / b.numbers)
+    return abs(rows) + SIZE_WEIGHT * abs(sizes)
+
+
+def fit(config: LinearConfig, product: Product) -> LinearConfig:
+    """The same way with a tile as high as these rows, where one tile holds all rows."""
+    constants = dict(config.constants)
+    rows = 1 << (product.m - 1).bit_length()
+    if "ROWS" in constants:
+        return replace(config, constants={**constants, "ROWS": rows})
+    if constants["GROUP_M"] == 0:
+        constants["BLOCK_M"] = max(SMALLEST_TILE, rows)
+    block = (constants["BLOCK_M"], constants["BLOCK_N"], constants["BLOCK_K"])
+    tiles = tiles_of(block, product.m, product.n, product.gated)
+    if "SPLITS" in constants:
+        splits = constants["SPLITS"]
+    else:
+        splits = -(-constants["PROGRAMS"] // tiles) if constants["STREAM"] else 1
+    smem = smem_bytes(block, config.num_stages)
+    return replace(config, constants=constants, splits=splits, smem_bytes=smem, tiles=tiles)
+
+
+@functools.cache
+def all_records(arch: str) -> tuple[Record, ...]:
+    """Every record of an architecture; none where nobody has measured."""
+    name = FILES.get(arch)
+    if name is None:
+        return ()
+    text = files(__package__).joinpath("measured", name).read_text(encoding="utf-8")
+    every = read_records(json.loads(text), name)
+    return tuple(record for record in every if can_build(record.config.kernel))
+
+
+def read_records(content: Mapping[str, Any], where: str) -> Iterator[Record]:
+    """Records of a file's content; `LoweringError` says what is wrong with it."""
+    if content.get("format") != FORMAT:
+        raise LoweringError(
+            f"{where}: expected format {FORMAT}, got {content.get('format')} (measure again)"
+        )
+    for number, each in enumerate(content["linear"]):
+        try:
+            yield _record(each)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LoweringError(f"{where}: record {number}: expected a measured product") from error
+
+
+def _record(each: Mapping[str, Any]) -> Record:
+    product = Product(int(each["m"]), int(each["n"]), int(each["k"]), bool(each["gated"]))
+    constants = {str(name): int(value) for name, value in each["constants"].items()}
+    config = LinearConfig(
+        str(each["kernel"]), constants, int(each["num_warps"]), int(each["num_stages"]), 1, 1024
+    )
+    seconds = float(each["us"]) * 1e-6 + (MAPS_SECONDS if each["maps"] else 0.0)
+    return Record(product, fit(config, product), seconds)
