@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 FAULT = sys.argv[1] if len(sys.argv) > 1 else "none"
-HELLO = {
+HELLO: dict[str, object] = {
     "kind": "hello", "protocol": 1, "python": "3.10.12", "triton": "3.0.0", "flagtree": "0.3.1",
     "backends": ["xpu"],
 }  # fmt: skip
@@ -40,7 +40,7 @@ def compiled(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def hello() -> None:
-    changes = {
+    changes: dict[str, dict[str, object]] = {
         "old protocol": {"protocol": 0},
         "newer triton": {"triton": "3.9.0"},
         "odd triton": {"triton": "nightly"},
@@ -70,7 +70,7 @@ def kernel(request: dict[str, Any]) -> None:
     elif FAULT == "refused":
         say({"kind": "failed", "symbol": request["symbol"], "error": "OutOfResources: uni_sram 2"})
     else:
-        changes = {
+        changes: dict[str, dict[str, object]] = {
             "another kernel": {"symbol": "other"},
             "no answer to it": {"kind": "ok"},
             "empty": {"data": "", "bytes": 0},

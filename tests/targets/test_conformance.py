@@ -68,7 +68,7 @@ X = np.array([[1.0, -2.0], [4.0, 0.5]], np.float32)
     [
         (X, X, ""),
         (X[:1], X, r"expected shape (2, 2), got (1, 2)"),
-        (X + np.float32([0, 0.1]), X, "expected -2 at (0, 1), got -1.9: off by 0.025"),
+        (X + np.array([0, 0.1], np.float32), X, "expected -2 at (0, 1), got -1.9: off by 0.025"),
         (np.where(X < 0, np.nan, X), X, "expected -2 at (0, 1), got nan"),
         (X, np.where(X < 0, np.inf, X), "expected inf at (0, 1), got -2"),
         (-np.full(2, np.inf), np.full(2, np.inf), "expected inf, got the other sign"),

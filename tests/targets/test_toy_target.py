@@ -31,7 +31,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(EXAMPLE, source)
     folder = tmp_path_factory.mktemp("site")
     options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--quiet"]
-    command = [sys.executable, "-m", "pip", "install", *options, "--target", folder, source]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        *options,
+        "--target",
+        str(folder),
+        str(source),
+    ]
     subprocess.run(command, check=True)
     return folder
 
@@ -147,7 +156,8 @@ def promises_equal_bits(load: Any) -> None:
 
 def shares_its_pages(load: Any) -> None:
     device = load("toy_sglk.device")
-    right, pages = device.ToyExecutable.__init__, {}
+    right = device.ToyExecutable.__init__
+    pages: dict[str, Any] = {}
 
     def make(self: Any, *arguments: Any) -> None:
         right(self, *arguments)
