@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sglk import knobs
+from sglk.driver import Options
 from sglk.ir.dtype import BF16
 from sglk.passes.pipeline import StepOptions, run_pipeline, step_pipeline
 from sglk.targets.artifact import FORMAT, Artifact, ArtifactWriter
@@ -41,8 +42,7 @@ def lowering() -> Lowering:
     backend = CudaBackend()
     graph = decoder_graph(SHAPE)
     with knobs.override(verify=False):
-        choices = type("Choices", (), {"arches": ("sm90",), "activations": "bf16"})()
-        target = backend.target(choices)
+        target = backend.target(Options(arches=("sm90",), activations="bf16"))
         run_pipeline(graph, step_pipeline(target, StepOptions(BF16, BF16, (), BF16)))
         return backend.lower(graph, target)
 
