@@ -3,6 +3,8 @@
     python bench/fidelity.py MODEL.gguf [--prompts N] [--new 64] [--only NAME,..] [--json]
     python bench/fidelity.py MODEL.gguf --only keep,keep-bf16,keep-int8   # by --activations
     python bench/fidelity.py MODEL.gguf --prompts 4 --new 16 --save FILE   # the data of a test
+    python bench/fidelity.py MODEL.gguf --reference FILE      # the reference, for another machine
+    python bench/fidelity.py ARTIFACT.sglk --reference FILE [--device cuda:0]   # and there
 
 The reference is transformers in fp32 on the dequantized weights; it is kept in the cache folder.
 Artifacts are compiled and compared over the same prompts and the reference's greedy tokens:
@@ -14,6 +16,7 @@ Artifacts are compiled and compared over the same prompts and the reference's gr
   keep  the stored block types: last-token logits within 1e-2
   keep-bf16, keep-int8  the same with --activations bf16 and int8: teacher forcing, as bf16, and
         last-token logits within the tolerance of that mode's self-test
+  an artifact with --reference  as keep-bf16, with no compiler and no transformers
 
 Each line of the verdict passes or fails; the exit status is 1 when one fails.
 """
@@ -30,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 import sglk
+from sglk.bench.fidelity_file import read_reference, sampled_error, write_reference
 from sglk.bench.fidelity_forced import Forced
 from sglk.bench.fidelity_prompts import Prompt, make_prompts
 from sglk.bench.fidelity_reference import Reference
@@ -44,13 +48,16 @@ ARTIFACTS = {
     "keep-bf16": {"dtype": "bf16", "quant": "keep", "activations": "bf16"},
     "keep-int8": {"dtype": "bf16", "quant": "keep", "activations": "int8"},
 }
-FORCED = ("bf16", "keep-bf16", "keep-int8")
+STORED = "stored"
+"""What an artifact is called that was not compiled here."""
+FORCED = ("bf16", "keep-bf16", "keep-int8", STORED)
 """Judged by teacher forcing."""
 LIMITS = {
     "fp32": 1e-3,
     "keep": 1e-2,
     "keep-bf16": TOLERANCE["bf16"],
     "keep-int8": TOLERANCE["int8"],
+    STORED: TOLERANCE["bf16"],
 }
 """Largest relative L2 error of last-token logits."""
 
@@ -91,6 +98,8 @@ class Verdict:
 def main() -> int:
     options = parse_options()
     model = Path(options.model)
+    if model.suffix == ".sglk":
+        return judge_artifact(model, options)
     wanted = options.only.split(",")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(options.keep or scratch)
@@ -102,8 +111,9 @@ def main() -> int:
         for prompt in prompts:
             say(f"reference: {prompt.name}")
             rows.append(reference.run(prompt.ids, options.new))
-        if options.save:
-            save(Path(options.save), prompts, rows)
+        if options.save or options.reference:
+            write = save if options.save else write_reference
+            write(Path(options.save or options.reference), prompts, rows)
             return 0
         lines, verdicts = [], []
         for name in wanted:
@@ -114,20 +124,34 @@ def main() -> int:
     return 0 if all(v.passed for v in verdicts) else 1
 
 
+def judge_artifact(path: Path, options: argparse.Namespace) -> int:
+    """An artifact that is here against a reference that was made elsewhere."""
+    prompts, rows = read_reference(Path(options.reference))
+    new = len(rows[0].top) - len(prompts[0].ids) + 1
+    lines = compare(STORED, path, prompts, rows, new, options.threads, options.device)
+    verdict = judge(STORED, lines)
+    report(lines, [verdict], options.json)
+    return 0 if verdict.passed else 1
+
+
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model", help="a .gguf file")
+    parser.add_argument("model", help="a .gguf file, or with --reference an artifact")
     parser.add_argument("--prompts", type=int, default=20, help="how many (default: 20)")
     parser.add_argument("--new", type=int, default=64, help="greedy tokens (default: 64)")
     parser.add_argument("--only", default=",".join(ARTIFACTS), help="artifacts, comma-separated")
     parser.add_argument("--keep", help="folder of the artifacts: kept, and used again if there")
     parser.add_argument("--threads", type=int, help="worker threads (default: all allowed cores)")
     parser.add_argument("--save", help="write the reference to this file, for a test, and stop")
+    parser.add_argument("--reference", help="file to write the reference to, or of an artifact's")
+    parser.add_argument("--device", help="device of an artifact (default: its target's first)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
     unknown = set(options.only.split(",")) - set(ARTIFACTS)
     if unknown or options.prompts < 1 or options.new < 1:
         parser.error(f"expected artifacts among {', '.join(ARTIFACTS)} and counts of at least 1")
+    if options.model.endswith(".sglk") and not options.reference:
+        parser.error("expected --reference FILE beside an artifact")
     return options
 
 
@@ -181,18 +205,21 @@ def compare(
     reference: Sequence[Rows],
     new: int,
     threads: int | None,
+    device: str | None = None,
 ) -> list[Line]:
     """Greedy ids of all prompts in one batch, then every sequence under teacher forcing."""
     say(f"run: {name}")
-    with sglk.load(path, num_threads=threads) as llm:
+    with sglk.load(path, device=device, num_threads=threads) as llm:
         answers = llm.generate([list(p.ids) for p in prompts], max_tokens=new, ignore_eos=True)
     longest = max(len(p.ids) for p in prompts) + new
-    with Forced(path, longest, threads) as forced:
+    with Forced(path, longest, threads, device) as forced:
         ours = [
             forced.rows([*p.ids, *greedy(p, rows)[:-1]], len(p.ids) - 1)
             for p, rows in zip(prompts, reference, strict=True)
         ]
     stated = max(largest(a, b) for a, b in zip(ours, reference, strict=True))
+    everywhere = max(sampled_error(a, b) for a, b in zip(ours, reference, strict=True))
+    say(f"{name}: largest error of a sampled logit at any position {everywhere:.3g}")
     return [
         make_line(name, prompt, greedy(prompt, wanted), answer.token_ids, got, wanted, stated)
         for prompt, wanted, answer, got in zip(prompts, reference, answers, ours, strict=True)

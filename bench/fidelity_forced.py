@@ -21,11 +21,13 @@ CHUNK = 128
 class Forced:
     """An artifact with pages for one sequence of up to ``tokens`` tokens."""
 
-    def __init__(self, path: Path, tokens: int, threads: int | None = None) -> None:
+    def __init__(
+        self, path: Path, tokens: int, threads: int | None = None, device: str | None = None
+    ) -> None:
         self._artifact = Artifact.open(path)
         target = cast(dict[str, int], self._artifact.manifest["target"])
         page = target["page_size"]
-        self._executable = open_device(target_name(self._artifact)).load(
+        self._executable = open_device(device or target_name(self._artifact)).load(
             self._artifact,
             num_pages=1 + -(-tokens // page),
             max_tokens=CHUNK,
