@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from sglk.ir.blocks import BLOCK_TYPES
-from sglk.ir.dtype import dtype, round_bf16
-from sglk.ir.testing import random_array
-from sglk.ir.types import TensorType
+from sglk.ir.dtype import round_bf16
+from sglk.ir.testing import random_blocks
 from sglk.targets.kernels.expand_blocks import expand_blocks
 from sglk.targets.kernels.packing import BLOCK_TYPES as PACKED
 
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.device
 def test_values_are_those_of_dequantize(
     on_gpu: Callable[..., None], bf16: Callable[[Any], Any], name: str
 ) -> None:
-    array: Any = random_array(TensorType(dtype(name), (37, 1024)), np.random.default_rng(4))
+    array = random_blocks(name, (37, 1024), np.random.default_rng(4))
     kind = BLOCK_TYPES[name]
     count = array.raw.size // kind.bytes
     got = bf16(np.full((count, kind.elements), np.nan, np.float32))
