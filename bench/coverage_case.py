@@ -34,7 +34,7 @@ Step = Callable[[dict[str, np.ndarray]], np.ndarray]
 
 @dataclass(frozen=True)
 class Row:
-    """``status``: pass, refused, wrong or excluded (with the reason), or crash."""
+    """``status``: pass, refused, wrong, unbuilt or excluded (with the reason), or crash."""
 
     model_type: str
     status: str
@@ -46,12 +46,16 @@ class Excluded(Exception):
     """The type does not belong on the board: why."""
 
 
+class Unbuilt(Exception):
+    """The rules make no configuration that transformers can run: why."""
+
+
 def check(model_type: str, full: bool = False) -> Row:
     """Build, compile and compare one type. Anything but `SglkError` from our code is a crash."""
     try:
         model, logits = reference(model_type)
-    except Excluded as reason:
-        return Row(model_type, "excluded", str(reason))
+    except (Excluded, Unbuilt) as reason:
+        return Row(model_type, type(reason).__name__.lower(), str(reason))
     try:
         tier = _artifact(model) if full else _interpreter(model, tiny_config(model_type))
         with tier as (step, page_size):
@@ -89,15 +93,17 @@ def random_model(config: Any) -> Any:
 
 
 def reference(model_type: str) -> tuple[Any, dict[str, np.ndarray]]:
-    """The random model and its logits for each prompt; `Excluded` if it is no decoder of text."""
+    """The random model and its logits for each prompt, if the type is a decoder of text."""
     try:
         model = random_model(tiny_config(model_type))
     except Exception as error:
-        raise Excluded(f"no tiny configuration: {type(error).__name__}: {error}") from error
+        raise Unbuilt(f"{type(error).__name__}: {error}") from error
     try:
         logits = {name: logits_of(model, ids_of(name)) for name in PROMPTS}
-    except Exception as error:
+    except ValueError as error:
         raise Excluded(f"cannot be called with token ids alone: {error}") from error
+    except (RuntimeError, TypeError, AttributeError, IndexError) as error:
+        raise Unbuilt(f"{type(error).__name__}: {error}") from error
     _expect_left_to_right(model, logits["c"])
     return model, logits
 
@@ -206,12 +212,12 @@ def worst_error(step: Step, page_size: int, wanted: dict[str, np.ndarray]) -> tu
 
 @contextmanager
 def _interpreter(model: Any, config: Any) -> Iterator[tuple[Step, int]]:
-    """Capture, passes and selection of rows for the CPU; then the references of the ops."""
+    """Capture, passes, the references of the ops; then a program for the CPU, without kernels."""
     from sglk.frontend.capture import capture_causal_lm
     from sglk.passes.pipeline import StepOptions, run_pipeline, step_pipeline
-    from sglk.passes.select_rows import select_rows
+    from sglk.targets.cpu.compile import lower
     from sglk.targets.cpu.facts import cpu_target
-    from sglk.targets.cpu.table import DENIED, TABLE
+    from sglk.targets.lowering import symbols_of_entry
 
     target = cpu_target("x86_64_v4")
     graph = capture_causal_lm(config)
@@ -220,7 +226,8 @@ def _interpreter(model: Any, config: Any) -> Iterator[tuple[Step, int]]:
     rows = clone(graph)
     step = GraphStepper(graph, target.page_size, lambda name: weights[name].numpy())
     yield step, target.page_size
-    select_rows(rows, target, TABLE, DENIED)  # numbers first: right, but without a kernel
+    lowering = lower(rows, target)  # numbers first: right, but without a kernel
+    lowering.program("step", symbols_of_entry(rows, "step"))
 
 
 class GraphStepper:

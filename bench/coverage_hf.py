@@ -32,7 +32,7 @@ from sglk.frontend import capture  # noqa: F401 - imported once, before the proc
 from sglk.passes import pipeline  # noqa: F401
 from transformers import AutoModelForCausalLM  # noqa: F401
 
-KINDS = ("pass", "wrong", "crash", "refused", "excluded")
+KINDS = ("pass", "wrong", "crash", "refused", "unbuilt", "excluded")
 
 
 def main() -> int:

@@ -77,6 +77,8 @@ def tiny_config(model_type: str) -> Any:
     changes = shrink(default)
     if "is_decoder" in default.to_dict():
         changes["is_decoder"] = True
+    if languages := getattr(default, "languages", None):
+        changes["default_language"] = languages[0]
     return CONFIG_MAPPING[model_type](**changes)
 
 

@@ -223,11 +223,12 @@ class Graph:
         raise VerifyError(f"graph {self.name}: no value %{name}")
 
     def static_values(self) -> set[Value]:
-        """Values that depend on parameters and constants alone: computed once, when weights are
-        packed."""
+        """Values of known size that depend on parameters and constants alone: computed once, when
+        weights are packed."""
         static = {*self.params, *self.consts}
         for node in self.nodes:
-            if node.inputs and all(v in static for v in node.inputs):
+            known = all(isinstance(d, int) for v in node.outputs for d in v.type.shape)
+            if known and node.inputs and all(v in static for v in node.inputs):
                 static.update(node.outputs)
         return static
 

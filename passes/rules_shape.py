@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..ir.dim import Dim
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
@@ -147,6 +149,20 @@ def rows_of_one_value(graph: Graph, node: Node) -> Value | None:
     return graph.emit(Broadcast(node.outputs[0].type.shape), one, before=node)
 
 
+def rows_that_count(graph: Graph, node: Node) -> Value | None:
+    """Row i of the table 0, 1, 2, ... is i."""
+    table, rows = node.inputs
+    data = table.data
+    if (
+        table.kind != "const"
+        or data is None
+        or data.ndim != 1
+        or rows.type.dtype != table.type.dtype
+    ):
+        return None
+    return rows if np.array_equal(data, np.arange(len(data))) else None
+
+
 def _types(node: Node) -> tuple[object, ...]:
     return tuple(v.type for v in node.outputs)
 
@@ -163,6 +179,6 @@ RULES: dict[type[Op], tuple[Rule, ...]] = {
     Broadcast: (broadcast_of_broadcast, broadcast_that_reshapes),
     Slice: (slice_of_slice, slice_of_concat),
     Concat: (concat_of_empty, concat_of_slices),
-    GatherRows: (rows_of_one_value,),
+    GatherRows: (rows_of_one_value, rows_that_count),
     **dict.fromkeys(_ELEMENTWISE, (operand_broadcasts_itself,)),
 }

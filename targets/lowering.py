@@ -8,12 +8,12 @@ for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
 from ..errors import LoweringError
-from ..ir.dim import Dim, as_dim, dim, dim_text, prod, substitute, symbols_of
+from ..ir.dim import Dim, as_dim, cdiv, dim, dim_text, prod, substitute, symbols_of
 from ..ir.dtype import F32, DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.target import Target
@@ -23,11 +23,13 @@ from ..passes.plan_memory import Life, MemoryPlan, cover, plan_memory
 from ..passes.select_rows import Selection
 from .artifact.program import Arg, Bucket, Buffer, Call, Program
 from .kernel import NATIVE, NUMBERS, POINTERS, Kernel, argument_names
+from .result_copies import copied_results
 from .table import OperatorRow
 
 STEP = "step"
 """Entry point of decoders; others have ``forward``."""
 STEP_SYMBOLS = ("tokens", "seqs", "pages", "rows")
+COPY_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,10 @@ class Lowering:
         self.unshared_text = "0"
         self._static = graph.static_values()
         self._root = _view_roots(graph, selection)
+        results = [v for v in graph.outputs if self._root.get(v, v).kind != "state"]
+        copies = copied_results(results, self._root, self._static)
+        self._results = [copy or v for copy, v in zip(copies, results, strict=True)]
+        self._copies = [copy for copy in copies if copy is not None]
         self._calls: list[Call] = []
         self._node: Node | None = None
         self._scratch: dict[tuple[Node, str], Value] = {}
@@ -225,7 +231,7 @@ class Lowering:
             entry=entry,
             symbols=symbols,
             inputs=tuple(self._buffer(v, "input") for v in self.graph.inputs),
-            outputs=tuple(self._buffer(v, "output") for v in self._outputs()),
+            outputs=tuple(map(self._result, self._results)),
             temps=tuple(self._buffer(v, "temp", plan.offsets[v.name]) for v in temps),
             states=(*map(self._state, self.graph.states), *self._zero_states()),
             arena_bytes=dim_text(plan.arena_bytes),
@@ -244,16 +250,24 @@ class Lowering:
             self._node, before = node, len(self._calls)
             row.emit(node, self)
             emitted.append((node, len(self._calls) - before))
+        for copy in self._copies:
+            self._copy_result(copy)
         self.emitted.append(emitted)
         return Bucket(reach.high, tuple(self._calls))
 
+    def _copy_result(self, copy: Value) -> None:
+        node = self._node = copy.producer
+        assert node is not None
+        (value,), size = node.inputs, copy.type.size
+        plain = self.is_static(value)
+        x = self.weight(value, "row", value.type.dtype.name) if plain else self.memory(value)
+        arguments = {"x": x, "y": self.memory(copy), "n": i32(size)}
+        grid = (cdiv(size, COPY_BLOCK), 1, 1)
+        self.launch("elementwise.cast", grid, arguments, {"BLOCK": COPY_BLOCK})
+
     def _outputs(self) -> list[Value]:
-        """Memory of the graph's outputs; several outputs in one memory are refused."""
-        roots = [self._root.get(v, v) for v in self.graph.outputs if v.type.rank != 5]
-        bad = [v for v in roots if v.kind != "node" or v in self._static]
-        if bad or len(set(roots)) != len(roots):
-            raise LoweringError(f"outputs: expected one computed buffer each, got {roots}")
-        return roots
+        """Memory of the graph's outputs, one buffer each."""
+        return [self._root.get(v, v) for v in self._results]
 
     def _temporaries(self) -> list[Value]:
         outputs = set(self._outputs())
@@ -264,6 +278,7 @@ class Lowering:
 
     def _plan(self, temps: list[Value]) -> MemoryPlan:
         order = {node: i for i, node in enumerate(self.graph.nodes)}
+        order |= {v.producer: len(order) for v in self._copies if v.producer is not None}
         last = {v: order[v.producer] for v in temps if v.producer is not None}
         for value in self.graph.values():
             root = self._root.get(value, value)
@@ -288,6 +303,11 @@ class Lowering:
             dim_text(offset),
             dim_text(self.bytes_of(value)),
         )
+
+    def _result(self, value: Value) -> Buffer:
+        """The memory of a result under the shape of the result, which may be a view of it."""
+        shape = tuple(dim_text(d) for d in value.type.shape)
+        return replace(self._buffer(self._root.get(value, value), "output"), shape=shape)
 
     def bytes_of(self, value: Value) -> Dim:
         """Memory of an input, output or temporary; a chip may want more than the values take."""
@@ -357,18 +377,19 @@ def _view_roots(graph: Graph, selection: Selection) -> dict[Value, Value]:
     for node in graph.nodes:
         row = selection.chosen.get(node)
         for output in node.outputs if row is not None else ():
-            source = _source(node, output, row.kind == "view" if row else False)
+            source = _source(node, output, row.kind == "view" if row else False, roots)
             if source is not None:
                 roots[output] = roots.get(source, source)
     return roots
 
 
-def _source(node: Node, output: Value, is_view: bool) -> Value | None:
+def _source(
+    node: Node, output: Value, is_view: bool, roots: Mapping[Value, Value]
+) -> Value | None:
     if is_view:
         return node.inputs[0]
-    if output.type.rank != 5:
-        return None
-    return next((v for v in node.inputs if v.type == output.type), None)
+    states = [v for v in node.inputs if roots.get(v, v).kind == "state"]
+    return next((v for v in states if v.type == output.type), None)
 
 
 def _first_param(value: Value) -> str:

@@ -67,8 +67,9 @@ def _present(operand: Operand | None) -> Operand:
 def emit_gather_rows(node: Node, ctx: Lowering) -> None:
     x, rows = node.inputs
     k = int(prod(x.type.shape[1:]))
+    plain = ctx.weight(x, "row", x.type.dtype.name) if ctx.is_static(x) else ctx.memory(x)
     arguments = {
-        "table": ctx.memory(x),
+        "table": plain,
         "ids": ctx.memory(rows),
         "y": ctx.memory(node.outputs[0]),
         "scale": f32(1.0),
