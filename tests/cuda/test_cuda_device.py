@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from sglk.errors import ArtifactError, DeviceError
 from sglk.runtime.executor import LoadOptions, open_executable
 from sglk.targets.cuda.device import CudaDevice, CudaExecutable, cuda_driver
 from sglk.targets.cuda.device.arch import best_of
+from sglk.targets.cuda.device.bound_program import BoundProgram, Launches
 from sglk.targets.cuda.device.driver import Chip
 from sglk.targets.cuda.device.null_driver import NullDriver
 from sglk.targets.registry import open_device
@@ -112,3 +115,29 @@ def test_runs_entries_by_name(load: Load, toy: Any) -> None:
         executable.run("forward", {})
     with pytest.raises(DeviceError, match="no input's shape gives rows"):
         executable.run("argmax", {"logits": logits})
+
+
+def test_arguments_live_until_a_named_entry_is_launched(
+    load: Load, toy: Any, driver: NullDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Launches]] = []
+    prepare, launch = BoundProgram.prepare, driver.launch
+
+    def noted_prepare(*arguments: Any) -> Launches:
+        launches = prepare(*arguments)
+        made.append(weakref.ref(launches))
+        return launches
+
+    def checked_launch(launches: Any) -> None:
+        assert made and made[-1]() is not None
+        launch(launches)
+
+    argmax = toy.argmax_program()
+    logits_in = dataclasses.replace(argmax.inputs[0], shape=("rows", str(toy.VOCAB)))
+    plain = dataclasses.replace(argmax, entry="plain", inputs=(logits_in,))
+    executable = load(programs=[*toy.PROGRAMS, plain])
+    monkeypatch.setattr(BoundProgram, "prepare", noted_prepare)
+    monkeypatch.setattr(driver, "launch", checked_launch)
+    logits = np.eye(3, toy.VOCAB, dtype=np.float32)
+    assert executable.run("plain", {"logits": logits})["ids"].tolist() == [0, 1, 2]
+    assert len(made) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sglk.errors import DeviceError
 from sglk.targets.artifact import (
     FORMAT,
     Arg,
@@ -135,3 +137,22 @@ def test_neighbours_share_a_copy_and_made_weights_are_not_overwritten() -> None:
 
 def test_a_placed_weight_is_plain_data() -> None:
     assert dataclasses.astuple(weights.Placed("a", 0, 4)) == ("a", 0, 4)
+
+
+def test_a_failed_copy_waits_for_the_others_before_memory_is_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_freed = threading.Event()
+    freed_early: list[bool] = []
+
+    def run(worker: object, lots: Sequence[Sequence[weights.Piece]]) -> None:
+        if lots[0][0].offset == 0:
+            raise DeviceError("cuda:null: copy: it failed")
+        freed_early.append(is_freed.wait(0.05))
+
+    monkeypatch.setattr(weights._Worker, "run", run)
+    monkeypatch.setattr(weights._Worker, "close", lambda worker: is_freed.set())
+    pieces = [weights.Piece(at << 20, np.zeros(8, np.uint8)) for at in range(2)]
+    with pytest.raises(DeviceError, match="it failed"):
+        weights._upload(NullDriver(), 0, pieces)
+    assert freed_early == [False] and is_freed.is_set()

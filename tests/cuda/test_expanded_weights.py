@@ -118,6 +118,18 @@ def test_every_block_becomes_rounded_values(
     assert driver.allocated_bytes == 0
 
 
+def test_other_parts_of_the_same_blob_have_a_place_of_their_own(
+    tmp_path: Path, stored: dict[str, BlockArray]
+) -> None:
+    artifact = write(tmp_path / "a.sglk", stored, {"all": ["head"], "part": ["head"]})
+    record = artifact.weights["part"]
+    record |= {"bytes": 64, "expand": Expand((Part("q8_0", 0, 1),)).to_json()}
+    placed, end = weights.place(artifact, ["part", "all"])
+    assert [weight.offset for weight in placed] == [0, 256]
+    assert end == 256 + 2 * 7 * COLUMNS
+    artifact.close()
+
+
 def test_a_device_without_the_program_says_so(
     tmp_path: Path, stored: dict[str, BlockArray]
 ) -> None:

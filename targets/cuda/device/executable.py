@@ -248,7 +248,7 @@ class CudaExecutable:
         driver = self._driver
         sizes = sizes_of(batch, self.max_tokens, driver.where)
         recipe = self._book.get(sizes, ending)
-        slot = self._ring.take()
+        slot = self._ring.take(self._in_flight)
         layout = recipe.layout
         staged = slot.stage(layout)
         staged.fill(batch, sizes)

@@ -52,7 +52,8 @@ def run_named(
         name: (memory.address(("input", name)), memory.num_bytes(("input", name)))
         for name in inputs
     }
-    driver.launch(program.prepare(symbols, places).calls)
+    launches = program.prepare(symbols, places)  # holds the arguments that its calls point to
+    driver.launch(launches.calls)
     return {
         buffer.name: _read(memory, reader, program, buffer, symbols)
         for buffer in program.code.outputs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,8 @@ from .step_layout import StagedStep, StepLayout
 MAX_IN_FLIGHT = 2
 NUM_SLOTS = MAX_IN_FLIGHT + 1
 """One more than in flight: the host still reads the tokens of the one before."""
+MAX_STAGED = 256
+"""Layouts whose views a slot keeps: some have megabytes."""
 WORD = 4
 
 
@@ -42,6 +46,8 @@ class Slot:
         staged = self._staged.get(layout)
         if staged is None:
             assert self._inputs is not None
+            if len(self._staged) >= MAX_STAGED:
+                self._staged.clear()
             block: NDArray[np.int32] = self._inputs.array.view(np.int32)
             staged = self._staged[layout] = StagedStep(layout, block, self._driver.where)
         return staged
@@ -86,8 +92,13 @@ class SlotRing:
         self._slots = [Slot(driver, max_rows) for _ in range(NUM_SLOTS)]
         self._next = 0
 
-    def take(self) -> Slot:
-        """The next slot, once the device is done with its last step."""
+    def take(self, in_flight: Collection[Slot]) -> Slot:
+        """The next slot, once the device is done with its last step.
+
+        Steps that were refused leave gaps, so the tokens of one `in_flight` may lie in the next.
+        """
+        while self._slots[self._next] in in_flight:
+            self._next = (self._next + 1) % NUM_SLOTS
         slot = self._slots[self._next]
         slot.wait()
         self._next = (self._next + 1) % NUM_SLOTS

@@ -62,7 +62,7 @@ def place(artifact: Artifact, names: Iterable[str]) -> tuple[list[Placed], int]:
     for name in names:
         record = artifact.weights[name]
         size = int(str(record["bytes"]))
-        content = str(record.get("blob", f"fill of {name}")) + " expanded" * ("expand" in record)
+        content = f"{record.get('blob', f'fill of {name}')} {size} {record.get('expand')}"
         if content not in known:
             known[content] = end
             end += aligned(size)
@@ -204,15 +204,16 @@ def _upload(driver: Driver, start: int, pieces: Sequence[Piece]) -> None:
         return
     count = min(NUM_WORKERS, len(chunks))
     size = max(lot[-1].end - lot[0].offset for lot in chunks)
-    with ThreadPoolExecutor(count, "sglk-upload") as pool:
-        workers = [_Worker(driver, start, size) for _ in range(count)]
-        try:
+    workers = [_Worker(driver, start, size) for _ in range(count)]
+    try:
+        # Leaving the pool waits for every worker: none still copies when its memory is freed.
+        with ThreadPoolExecutor(count, "sglk-upload") as pool:
             lots = [chunks[number::count] for number in range(count)]
             for done in [pool.submit(w.run, lot) for w, lot in zip(workers, lots, strict=True)]:
                 done.result()
-        finally:
-            for worker in workers:
-                worker.close()
+    finally:
+        for worker in workers:
+            worker.close()
 
 
 def _chunks(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:

@@ -1,0 +1,47 @@
+"""Slots of pinned memory: no step's tokens are overwritten before they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from sglk.errors import DeviceError
+from sglk.targets.cuda.device import CudaExecutable, slots
+from sglk.targets.cuda.device.null_driver import NullDriver
+from sglk.targets.cuda.device.slots import Slot
+from sglk.targets.cuda.device.step_layout import StepLayout
+from sglk.targets.cuda.device.step_sizes import padded
+from sglk.targets.device import SAMPLED_ROW, StepSizes
+
+Load = Callable[..., CudaExecutable]
+
+
+@pytest.mark.parametrize("num_refused", [1, 2, 3])
+def test_refused_steps_leave_the_tokens_in_flight_alone(
+    load: Load, toy: Any, num_refused: int
+) -> None:
+    executable = load()
+    rows = np.zeros(1, SAMPLED_ROW)
+    rows["top_k"], rows["temperature"] = 1, 1
+    executable.submit(toy.batch([([3], 0, 1)]), rows)
+    bad = toy.batch([([5], 0, 2)])
+    bad.slots[:] = 10**6
+    for _ in range(num_refused):
+        with pytest.raises(DeviceError, match="step input slots"):
+            executable.submit(bad, rows)
+    executable.submit(toy.batch([([7], 0, 3)]), rows)
+    assert executable.collect().tolist() == [toy.next_token([3])]
+    assert executable.collect().tolist() == [toy.next_token([7])]
+
+
+def test_views_of_many_layouts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "MAX_STAGED", 3)
+    slot = Slot(NullDriver(), 16)
+    layouts = [StepLayout(padded(StepSizes(n, 1, 4, 1)), 4, 16, 8) for n in range(16, 160, 16)]
+    for layout in layouts:
+        staged = slot.stage(layout)
+        assert staged.layout is layout and slot.stage(layout) is staged
+    assert len(slot._staged) <= 3
+    slot.close()
