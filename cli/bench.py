@@ -25,7 +25,10 @@ from ..runtime.selftest import target_name
 from ..runtime.steps import StepWriter
 from ..targets.artifact import Artifact
 from ..targets.registry import open_device
-from .limits import read_limits
+from .limits import known_limits, read_limits
+
+LARGEST_STEP = 2048
+"""Prompt tokens of a step that is profiled, at most."""
 
 
 @dataclass(frozen=True)
@@ -143,16 +146,17 @@ def _profile(options: argparse.Namespace, scenarios: list[Scenario]) -> int:
     from .step_profile import pages_needed, profile_lines, profile_steps
 
     profiles = []
-    limits = read_limits(Path(options.limits)) if options.limits else None
     with _open_decoder(options.artifact) as artifact:
         report = json.loads(artifact.read("report.json"))
+        name = options.device or target_name(artifact)
+        limits = read_limits(Path(options.limits)) if options.limits else known_limits(name, report)
         roofline = Roofline(report.get("costs", {}), limits)
-        device = open_device(options.device or target_name(artifact))
+        device = open_device(name)
         page_size = int(artifact.manifest["target"]["page_size"])  # type: ignore[index]
         for each in scenarios:
             shape = (each.prompt, each.concurrency, min(each.new, 16))
             pages = pages_needed(page_size, *shape)
-            tokens = max(512, each.concurrency)
+            tokens = max(512, each.concurrency, min(each.prompt, LARGEST_STEP))
             with contextlib.closing(
                 device.load(
                     artifact, num_pages=pages, max_tokens=tokens, num_threads=options.threads

@@ -40,6 +40,19 @@ class Limits:
         return max((self.tera_per_s.get(kind, 0.0) for kind in kinds), default=0.0) * 1e12
 
 
+def known_limits(device: str, report: Mapping[str, Any]) -> Limits | None:
+    """What a chip that an artifact is made for reaches, where its target knows; else None."""
+    if device.partition(":")[0] != "cuda":
+        return None
+    from ..targets.cuda.facts import CHIPS
+
+    chip = next((chip for chip in CHIPS.values() if chip.isa in report.get("isas", [])), None)
+    if chip is None:
+        return None
+    reads = {"1024": chip.dram.value / 1e9}
+    return Limits(chip.chip, 1, reads, {"bf16_tile": chip.bf16.value / 1e12})
+
+
 def read_limits(path: Path) -> Limits:
     """A file that `get_limits` or ``-o`` wrote."""
     try:

@@ -14,6 +14,8 @@ from ..errors import DeviceError
 from ..targets.device import Executable, Logits, StepBatch
 from .roofline import Roofline
 
+WARM_UP_STEPS = 4
+
 
 @dataclass(frozen=True)
 class KernelTime:
@@ -95,8 +97,9 @@ def _profile(
     context: int,
     roofline: Roofline | None,
 ) -> StepProfile:
-    """One warm-up, the steps without clocks, then the steps again with them."""
-    _finish(executable.step(batches[0]))
+    """Warm-up (a device may need two steps to make its graphs), without clocks, then with them."""
+    for _ in range(WARM_UP_STEPS):
+        _finish(executable.step(batches[0]))
     started = time.perf_counter()
     for batch in batches:
         logits = executable.step(batch)

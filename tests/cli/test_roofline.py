@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sglk.cli.limits import Limits
+from sglk.cli.limits import Limits, known_limits
 from sglk.cli.report import report_lines
 from sglk.cli.roofline import Roofline, moved_bytes
 from sglk.cli.step_profile import StepProfile, profile_lines, with_work
@@ -107,3 +107,11 @@ def test_a_report_without_costs_or_of_another_form_has_no_work() -> None:
     assert not [line for line in report_lines(report) if "work of" in line]
     other = {"groups": [{"flops": "batch", "bytes": "batch"}], "buckets": []}
     assert not [line for line in report_lines({**report, "costs": other}) if "work of" in line]
+
+
+def test_limits_of_a_gpu_come_from_what_it_was_built_for() -> None:
+    known = known_limits("cuda:0", {"isas": ["sm_90"]})
+    assert known is not None and known.processor == "H200"
+    assert known.bandwidth(16e9) == 4.6e12
+    assert known_limits("cuda:0", {"isas": ["sm_1"]}) is None
+    assert known_limits("cpu", {"isas": ["x86_64_v4"]}) is None

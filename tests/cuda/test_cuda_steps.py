@@ -344,8 +344,8 @@ def test_launches_can_be_timed_one_by_one(load: Load, toy: Any, driver: NullDriv
     for _ in range(2):
         decode(toy, executable, texts, FIRST_PAGES[:2])
     assert [len(driver.of(kind)) for kind in ("graph", "launch")] == [0, 10]
-    assert [(t.kernel, t.op) for t in executable.profile()] == [
-        ("place", "place"), ("write", "write_kv"), ("attend", "attention"), ("head", "linear"),
+    assert [(t.kernel, t.op) for t in executable.profile() if t.kernel] == [
+        ("write", "write_kv"), ("attend", "attention"), ("head", "linear"), ("place", "place"),
         ("best", "argmax"),
     ]  # fmt: skip
 

@@ -32,6 +32,10 @@ class Launches:
     pointers: NDArray[np.uint64]
     ops: tuple[tuple[str, str], ...]
     """(kernel, op) of each call, for people."""
+    entry: str = ""
+    places: tuple[int, ...] = ()
+    """Of each call among the bucket's, those with an empty grid included."""
+    num_places: int = 0
 
 
 class BoundProgram:
@@ -128,7 +132,8 @@ class BoundProgram:
         ]
         ops = [self.code.ops[number] for number in bucket.calls[calls, 1]]
         names = tuple((k.symbol, op) for k, op in zip(kernels, ops, strict=True))
-        return Launches(ready, words, pointers, names)
+        every = (tuple(calls), len(bucket.calls))
+        return Launches(ready, words, pointers, names, self.entry, *every)
 
     def _evaluate(self, bucket: BucketCode, symbols: Mapping[str, int]) -> Ints:
         known = {**symbols, "num_pages": self._num_pages}

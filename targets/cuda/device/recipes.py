@@ -21,7 +21,7 @@ from ...device import StepSizes
 from .bound_program import BoundProgram, Launches
 from .driver import Driver, Handle
 from .memory import DeviceMemory
-from .profile import LaunchTimer
+from .profile import LaunchTimer, TimedCall
 from .reader import Reader
 from .step_layout import StepLayout
 from .step_sizes import padded
@@ -119,8 +119,7 @@ class RecipeBook:
         """Queue a recipe; the first `num_rows` rows count. Its inputs are on the device already."""
         recipe.num_uses += 1
         if self.timer is not None:
-            names = [name for launches in recipe.kept for name in launches.ops]
-            self.timer.run(recipe.launches, names, recipe.bucket)
+            self._time(recipe, self.timer)
             return
         if recipe.graph is None and self._wants_graph(recipe):
             recipe.graph = self._capture(recipe)
@@ -133,6 +132,19 @@ class RecipeBook:
             self._driver.launch_graph(recipe.graph, self._stream)
         else:
             self._driver.launch(recipe.launches)
+
+    def _time(self, recipe: Recipe, timer: LaunchTimer) -> None:
+        """Run a recipe's launches one by one, the step's own calls by their places."""
+        timed: list[TimedCall] = []
+        last = max(launches.num_places for launches in recipe.kept)
+        for launches in recipe.kept:
+            first = 0 if launches.entry == STEP else last
+            numbers = [first + place for place in launches.places]
+            timed += [TimedCall(n, *op) for n, op in zip(numbers, launches.ops, strict=True)]
+            last += 0 if launches.entry == STEP else launches.num_places
+        arena = ("arena", "")
+        spare = (self._memory.address(arena), self._memory.num_bytes(arena))
+        timer.run(recipe.launches, timed, recipe.bucket, spare)
 
     def close(self) -> None:
         """Free the graphs; safe to call twice."""
