@@ -70,7 +70,7 @@ def _wanted(options: argparse.Namespace) -> tuple[str, Wanted]:
                 f"got one for {target['name']}"
             )
         isas = tuple(str(variant["isa"]) for variant in target["variants"])
-        size = sum(int(str(w["bytes"])) for w in artifact.weights.values())
+        size = artifact.weight_bytes(artifact.weights)
     return str(target["name"]), Wanted(isas, size)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sglk.cli.doctor import OURS, checks_of
+from sglk.cli.doctor import OURS, _wanted, checks_of
+from sglk.targets.artifact import FORMAT, ArtifactWriter
 from sglk.targets.machine import RecordedMachine, Recorder, ThisMachine, Wanted, examine
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -198,6 +200,24 @@ def test_this_machine_is_recorded_and_replayed(run_cli: Run, tmp_path: Path) -> 
     status, here, _ = run_cli("doctor", "--record", record)
     assert (status, here) == run_cli("doctor", "--replay", record)[:2]
     assert "cpu: ready" in here and "instruction set" in here
+
+
+def test_a_weight_with_two_names_needs_memory_once(tmp_path: Path) -> None:
+    path = tmp_path / "tied.sglk"
+    with ArtifactWriter(path) as writer:
+        blob = writer.add_blob([bytes(1000)])
+        weight = {
+            "blob": blob, "bytes": 1000, "dtype": "u8", "shape": [1000], "layout": "row",
+            "sections": {}, "sha256": blob.rpartition("/")[2],
+        }  # fmt: skip
+        writer.finish({
+            "format": list(FORMAT), "features": [], "producer": "test",
+            "model": {"name": "tied", "architecture": "tied"},
+            "target": {"name": "cpu", "variants": []},
+            "programs": {}, "weights": {"embedding": weight, "head": weight},
+        })  # fmt: skip
+    _, wanted = _wanted(Namespace(artifact=str(path), target=None))
+    assert wanted.weight_bytes == 1000
 
 
 def test_an_artifact_names_its_target(run_cli: Run, tiny_artifact: Path) -> None:

@@ -166,6 +166,17 @@ def shares_its_pages(load: Any) -> None:
     device.ToyExecutable.__init__ = make
 
 
+def gives_fewer_pages(load: Any) -> None:
+    device = load("toy_sglk.device")
+    right = device.ToyExecutable.__init__
+
+    def make(self: Any, *arguments: Any, **options: Any) -> None:
+        right(self, *arguments, **options)
+        self.num_pages = min(self.num_pages, 60)
+
+    device.ToyExecutable.__init__ = make
+
+
 def has_no_row_for_products(load: Any) -> None:
     backend = load("toy_sglk.backend")
     backend.TABLE = backend.ToyBackend.table = tuple(r for r in backend.TABLE if r.op != "linear")
@@ -186,6 +197,18 @@ def has_no_row_for_products(load: Any) -> None:
             "engine",
             "greedy ids of the reference",
             "expected token",
+        ),
+        (
+            ignores_cached_prefixes,
+            "engine",
+            "resume from the prefix cache",
+            "with a prefix cache: expected token",
+        ),
+        (
+            gives_fewer_pages,
+            "device",
+            "an executable says its sizes",
+            "expected the pages and tokens that were asked for",
         ),
         (
             checks_nothing,
