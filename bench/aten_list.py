@@ -48,7 +48,6 @@ OPINFO_OF = {
     "alias": "resolve_conj",
     "avg_pool2d": "nn.functional.avg_pool2d",
     "avg_pool3d": "nn.functional.avg_pool3d",
-    "col2im": "nn.functional.fold",
     "constant_pad_nd": "constant_pad_nd",
     "convolution": "nn.functional.conv2d",
     "copy": "clone",
@@ -56,6 +55,7 @@ OPINFO_OF = {
     "embedding": "nn.functional.embedding",
     "gelu": "nn.functional.gelu",
     "grid_sampler_2d": "nn.functional.grid_sample",
+    "index": "__getitem__",
     "hardtanh": "nn.functional.hardtanh",
     "leaky_relu": "nn.functional.leaky_relu",
     "max": "max",
@@ -73,6 +73,10 @@ OPINFO_OF = {
     "view": "view",
 }
 """The OpInfo whose samples reach an op that has none of its own name."""
+OWN: dict[str, tuple[Any, tuple[int, ...], tuple[Any, ...]]] = {
+    "col2im": (torch.nn.functional.fold, (2, 12, 12), ((4, 5), (2, 2), 1, 0, 1)),
+}
+"""Ops without an OpInfo: a function that reaches them, the shape of its input, and the rest."""
 
 
 def core_names() -> list[str]:

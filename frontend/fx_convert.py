@@ -15,13 +15,24 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._decomp import decomposition_table
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 
 from ..errors import FrontendError, SglkError
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
-from . import fx_convert_elementwise, fx_convert_linear, fx_convert_order, fx_convert_shape
+from . import (
+    fx_convert_bags,
+    fx_convert_elementwise,
+    fx_convert_indexing,
+    fx_convert_linear,
+    fx_convert_math,
+    fx_convert_order,
+    fx_convert_reduce,
+    fx_convert_shape,
+    fx_convert_spatial,
+)
 from .captured import Progress, silent
 from .fx_convert_complex import NAMES as COMPLEX_NAMES
 from .fx_convert_complex import Complex, convert_complex
@@ -30,10 +41,15 @@ from .fx_convert_dims import DimNames
 
 __all__ = [
     "convert_program",
+    "fx_convert_bags",
     "fx_convert_elementwise",
+    "fx_convert_indexing",
     "fx_convert_linear",
+    "fx_convert_math",
     "fx_convert_order",
+    "fx_convert_reduce",
     "fx_convert_shape",
+    "fx_convert_spatial",
 ]
 
 
@@ -111,8 +127,14 @@ def _needs_converter(node: fx.Node) -> bool:
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
-    """Core ATen, functional, with every op that has a converter left whole."""
+    """Core ATen, functional, with every op that has a converter left whole.
+
+    Torch has rules for core ops too, which its own table leaves out: they serve for those that
+    have no converter.
+    """
     table = torch.export.default_decompositions()
+    known = {op: rule for op, rule in decomposition_table.items() if op_name(op) in _TO_CORE}
+    table.update(known)
     for op in list(table):
         if op_name(op) in CONVERTERS.keys() | COMPLEX_NAMES:
             table.pop(op)  # type: ignore[no-untyped-call]
@@ -120,6 +142,21 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
         warnings.simplefilter("ignore")  # torch's own deprecations, in code the user cannot change
         decomposed: ExportedProgram = program.run_decompositions(table)
         return decomposed
+
+
+_TO_CORE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_native_batch_norm_legit",
+        "adaptive_max_pool2d",
+        "col2im",
+        "diagonal_scatter",
+        "grid_sampler_2d",
+        "im2col",
+        "native_batch_norm",
+        "upsample_bicubic2d",
+    )
+)
 
 
 def op_name(target: Any) -> str:

@@ -10,6 +10,7 @@ from ..ir.dtype import BOOL, F32, I32, DType
 from ..ir.graph import Value
 from ..ir.op import Op
 from ..ir.ops import elementwise as ops
+from ..ir.ops.math import TruncDiv
 from ..ir.ops.shape import Iota
 from .fx_convert_context import DTYPES, Converter, Emitter, Operand, Unsupported, converts
 
@@ -46,7 +47,13 @@ _COMPARISON: dict[str, type[Op]] = {
     "gt": ops.Gt,
     "ge": ops.Ge,
 }
-_LOGICAL: dict[str, type[Op]] = {"and": ops.And, "or": ops.Or}
+_OF_BOOLS: dict[type[Op], Op] = {
+    ops.Add: ops.Or(),
+    ops.Mul: ops.And(),
+    ops.Maximum: ops.Or(),
+    ops.Minimum: ops.And(),
+}
+"""Arithmetic of bools is logic."""
 
 
 def _unary(name: str, op: type[Op]) -> Converter:
@@ -63,7 +70,8 @@ def _unary(name: str, op: type[Op]) -> Converter:
 def _arithmetic(op: type[Op]) -> Converter:
     def convert(e: Emitter, a: Operand, b: Operand) -> Value:
         dtype = e.result.dtype
-        return e.emit(op(), e.operand(a, dtype), e.operand(b, dtype))
+        chosen = _OF_BOOLS.get(op, op()) if dtype == BOOL else op()
+        return e.emit(chosen, e.operand(a, dtype), e.operand(b, dtype))
 
     return convert
 
@@ -71,16 +79,9 @@ def _arithmetic(op: type[Op]) -> Converter:
 def _comparison(op: type[Op]) -> Converter:
     def convert(e: Emitter, a: Operand, b: Operand) -> Value:
         dtype = common_dtype(a, b)
+        if dtype == BOOL and op not in (ops.Eq, ops.Ne):
+            dtype = I32
         return e.emit(op(), e.operand(a, dtype), e.operand(b, dtype))
-
-    return convert
-
-
-def _logical(op: type[Op]) -> Converter:
-    def convert(e: Emitter, a: Operand, b: Operand) -> Value:
-        if common_dtype(a, b) != BOOL:
-            raise Unsupported("bitwise logic on integers")
-        return e.emit(op(), e.operand(a, BOOL), e.operand(b, BOOL))
 
     return convert
 
@@ -100,14 +101,13 @@ for _name, _op in _ARITHMETIC.items():
     converts(_name)(_arithmetic(_op))
 for _name, _op in _COMPARISON.items():
     converts(_name)(_comparison(_op))
-for _name, _op in _LOGICAL.items():
-    converts(f"bitwise_{_name}", f"logical_{_name}", f"__{_name}__")(_logical(_op))
 
 
 @converts("add")
 def add(e: Emitter, a: Operand, b: Operand, *, alpha: float = 1) -> Value:
     dtype = e.result.dtype
-    return e.emit(ops.Add(), e.operand(a, dtype), _scaled(e, b, alpha, dtype))
+    op = ops.Or() if dtype == BOOL else ops.Add()
+    return e.emit(op, e.operand(a, dtype), _scaled(e, b, alpha, dtype))
 
 
 @converts("sub", "subtract")
@@ -124,15 +124,15 @@ def rsub(e: Emitter, a: Operand, b: Operand, alpha: float = 1) -> Value:
 
 def _scaled(e: Emitter, x: Operand, alpha: float, dtype: DType) -> Value:
     value = e.operand(x, dtype)
-    return value if alpha == 1 else e.emit(ops.Mul(), value, e.scalar(alpha, dtype))
+    if alpha == 1:
+        return value
+    return e.emit(ops.And() if dtype == BOOL else ops.Mul(), value, e.scalar(alpha, dtype))
 
 
 @converts("div", "true_divide", "divide")
 def div(e: Emitter, a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Value:
     dtype = e.result.dtype
-    if rounding_mode == "trunc":
-        raise Unsupported("division rounded toward zero")
-    op = ops.FloorDiv() if rounding_mode == "floor" else ops.Div()
+    op = {"trunc": TruncDiv(), "floor": ops.FloorDiv(), None: ops.Div()}[rounding_mode]
     return e.emit(op, e.operand(a, dtype), e.operand(b, dtype))
 
 
@@ -184,19 +184,9 @@ def softplus(e: Emitter, x: Value, beta: float = 1, threshold: float = 20) -> Va
     """log(1 + e^(beta x)) / beta, and x itself from where both are the same to f32."""
     scaled = e.emit(ops.Mul(), x, e.scalar(beta, F32))
     inner = e.emit(ops.Exp(), e.emit(ops.Minimum(), scaled, e.scalar(threshold, F32)))
-    curve = e.emit(ops.Div(), log1p(e, inner), e.scalar(beta, F32))
+    grown = e.emit(ops.Add(), inner, e.scalar(1, F32))
+    curve = e.emit(ops.Div(), e.emit(ops.Log(), grown), e.scalar(beta, F32))
     return e.emit(ops.Where(), e.emit(ops.Gt(), scaled, e.scalar(threshold, F32)), x, curve)
-
-
-@converts("log1p")
-def log1p(e: Emitter, x: Value) -> Value:
-    """Exact to a rounding of 1, as everything that is added to it."""
-    return e.emit(ops.Log(), e.emit(ops.Add(), e.cast(x, F32), e.scalar(1, F32)))
-
-
-@converts("expm1")
-def expm1(e: Emitter, x: Value) -> Value:
-    return e.emit(ops.Sub(), e.emit(ops.Exp(), e.cast(x, F32)), e.scalar(1, F32))
 
 
 @converts("hardtanh")
@@ -212,13 +202,6 @@ def clamp_min(e: Emitter, x: Value, min: Operand) -> Value:
 @converts("clamp_max")
 def clamp_max(e: Emitter, x: Value, max: Operand) -> Value:
     return clamp(e, x, None, max)
-
-
-@converts("logical_not", "bitwise_not")
-def logical_not(e: Emitter, x: Value) -> Value:
-    if x.type.dtype != BOOL:
-        raise Unsupported("negation of the bits of integers")
-    return e.emit(ops.Not(), x)
 
 
 @converts("where")

@@ -16,6 +16,7 @@ from ..ir.ops.order import CumSum, PutAlong, TakeAlong, TopK
 from ..ir.ops.shape import Broadcast, Iota, Reshape
 from ..ir.ops.sparse import GatherRows
 from .fx_convert_context import Emitter, Operand, Unsupported, axis_of, converts
+from .fx_convert_indexing import HOW, gather_any, scatter_any
 from .fx_convert_shape import take, transpose
 
 
@@ -60,12 +61,16 @@ def argsort(e: Emitter, x: Value, dim: int = -1, descending: bool = False, **_: 
 
 @converts("gather")
 def gather(e: Emitter, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
-    if x.type.size == x.type.shape[axis_of(x, dim)]:  # one row: a table that is looked up
+    if (
+        x.type.rank and x.type.size == x.type.shape[axis_of(x, dim)]
+    ):  # one row: a table that is looked up
         table = e.reshape(x, (x.type.size,))
         rows = e.reshape(e.cast(index, I32), (index.type.size,))
         return e.reshape(e.emit(GatherRows(), table, rows), e.shape)
+    if not _fits(x, dim, index):
+        return gather_any(e, x, dim, index)
     moved, ids = _along(e, x, dim, index)
-    return _last(e, e.emit(TakeAlong(), moved, ids), dim)
+    return e.reshape(_last(e, e.emit(TakeAlong(), moved, ids), dim), e.shape)
 
 
 @converts("scatter")
@@ -73,15 +78,15 @@ def scatter(
     e: Emitter, x: Value, dim: int, index: Value, src: Operand, *, reduce: str | None = None
 ) -> Value:
     """Elements of a tensor, or one number, put at indices along an axis."""
-    if reduce is not None:
-        raise Unsupported(f"a scatter that reduces by {reduce}")
+    if reduce is not None or not _fits(x, dim, index):
+        return scatter_any(e, x, dim, index, src, HOW[reduce or "put"])
     moved, ids = _along(e, x, dim, index)
     value = e.operand(src, x.type.dtype)
     if value.type.rank == 0:
         value = e.broadcast(value, ids.type.shape)
     else:
         value = _last(e, _head(e, value, index), dim)
-    return _last(e, e.emit(PutAlong(), moved, ids, value), dim)
+    return e.reshape(_last(e, e.emit(PutAlong(), moved, ids, value), dim), e.shape)
 
 
 def _head(e: Emitter, x: Value, index: Value) -> Value:
@@ -92,20 +97,24 @@ def _head(e: Emitter, x: Value, index: Value) -> Value:
     return x
 
 
-def _along(e: Emitter, x: Value, dim: int, index: Value) -> tuple[Value, Value]:
-    """Both with ``dim`` last; torch lets the index be shorter along the other axes."""
+def _fits(x: Value, dim: int, index: Value) -> bool:
+    """Whether the index is as long as ``x`` along the other axes, and the axis of known size."""
     axis = axis_of(x, dim)
     sizes = enumerate(zip(x.type.shape, index.type.shape, strict=True))
-    if any(a != b for i, (a, b) in sizes if i != axis):
-        raise Unsupported(f"indices {index.type} along dim {dim} of {x.type}")
-    moved = _last(e, x, dim)
-    _known_width(moved)
-    return moved, _last(e, e.cast(index, I32), dim)
+    same = all(a == b for i, (a, b) in sizes if i != axis)
+    return same and (not x.type.rank or isinstance(x.type.shape[axis], int))
+
+
+def _along(e: Emitter, x: Value, dim: int, index: Value) -> tuple[Value, Value]:
+    """Both with ``dim`` last."""
+    return _last(e, x, dim), _last(e, e.cast(index, I32), dim)
 
 
 @converts("cumsum")
 def cumsum(e: Emitter, x: Value, dim: int, *, dtype: Any = None) -> Value:
     x = e.cast(x, e.result.dtype)
+    if not x.type.rank or 0 in x.type.shape:
+        return x
     counted = _counted(e, x, axis_of(x, dim))
     if counted is not None:
         return counted

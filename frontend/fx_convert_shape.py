@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import sympy
 
 from ..ir.dim import Dim, as_dim
+from ..ir.dtype import I32
 from ..ir.graph import Value
+from ..ir.ops.indexing import PutAxis
 from ..ir.ops.shape import Concat, Slice, Transpose
+from ..ir.types import TensorType
 from .fx_convert_context import Emitter, Unsupported, axis_of, converts
 
 
@@ -98,6 +102,8 @@ def cat(e: Emitter, tensors: Sequence[Value], dim: int = 0) -> Value:
     """Empty 1-d operands are skipped, as torch does."""
     dtype = e.result.dtype
     parts = [e.cast(t, dtype) for t in tensors if t.type.shape != (0,)]
+    if not parts:
+        return e.cast(tensors[0], dtype)
     return parts[0] if len(parts) == 1 else e.emit(Concat(axis_of(parts[0], dim)), *parts)
 
 
@@ -175,11 +181,11 @@ def slice_scatter(
     step: int = 1,
 ) -> Value:
     """What stands before the replaced part, the new part, what stands after it."""
-    if step != 1:
-        raise Unsupported("a strided slice that is assigned to")
     axis = axis_of(x, dim)
     size, length = x.type.shape[axis], source.type.shape[axis]
     first = _start(start or 0, size)
+    if step != 1:
+        return _strided_scatter(e, x, e.cast(source, x.type.dtype), axis, first, step)
     last = as_dim(sympy.sympify(first) + length)
     parts = [e.cast(source, x.type.dtype)]
     if first != 0:
@@ -187,3 +193,13 @@ def slice_scatter(
     if last != size:
         parts.append(take(e, x, axis, last, size))
     return parts[0] if len(parts) == 1 else e.emit(Concat(axis), *parts)
+
+
+def _strided_scatter(
+    e: Emitter, x: Value, source: Value, axis: int, first: Dim, step: int
+) -> Value:
+    count = source.type.shape[axis]
+    if not isinstance(count, int) or not isinstance(first, int):
+        raise Unsupported("a strided slice of symbolic size that is assigned to")
+    ids = np.arange(first, first + count * step, step, dtype=np.int32)
+    return e.emit(PutAxis(axis), x, e.graph.const(ids, TensorType(I32, ids.shape)), source)

@@ -33,7 +33,7 @@ class ForwardModel:
         if len(args) + len(kwargs) != len(given) or set(given) != set(self.input_names):
             got = f"{len(args)} by position and {sorted(kwargs)}"
             raise RequestError(f"inputs: expected {', '.join(self.input_names)}, got {got}")
-        arrays = {n: np.ascontiguousarray(a, self._dtypes[n]) for n, a in given.items()}
+        arrays = {n: np.asarray(a, self._dtypes[n], order="C") for n, a in given.items()}
         results = self._executable.run(self._entry, arrays)
         ordered = tuple(results[name] for name in self._outputs)
         return ordered[0] if len(ordered) == 1 else ordered

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...ir.target import Denied
-from ..rows import cache, generic, linear, order, token
+from ..rows import cache, generic, indexing, linear, math, order, spatial, token
 from ..table import OperatorRow
-from . import rows_attention, rows_exact, rows_int8, rows_native, rows_tiles
+from . import rows_attention, rows_exact, rows_int8, rows_native, rows_spatial, rows_tiles
 
 TABLE: tuple[OperatorRow, ...] = (
     *rows_native.ROWS,
@@ -18,5 +18,10 @@ TABLE: tuple[OperatorRow, ...] = (
     *cache.ROWS,
     *generic.ROWS,
     *order.ROWS,
+    *math.ROWS,
+    *indexing.ROWS,
+    *indexing.IN_ORDER,
+    *spatial.ROWS,
+    *rows_spatial.ROWS,
 )
 DENIED: tuple[Denied, ...] = ()

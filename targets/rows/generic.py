@@ -111,14 +111,14 @@ def _emit_flat(function: str, node: Node, ctx: Lowering, constants: dict[str, ob
 
 
 def emit_binary(node: Node, ctx: Lowering) -> None:
-    _emit_broadcast("elementwise.binary", "ab", node, ctx, {"KIND": node.op.name})
+    emit_strided("elementwise.binary", "ab", node, ctx, {"KIND": node.op.name})
 
 
 def emit_where(node: Node, ctx: Lowering) -> None:
-    _emit_broadcast("elementwise.where", "cab", node, ctx, {})
+    emit_strided("elementwise.where", "cab", node, ctx, {})
 
 
-def _emit_broadcast(
+def emit_strided(
     function: str, names: str, node: Node, ctx: Lowering, constants: dict[str, object]
 ) -> None:
     shape = padded(node.outputs[0].type.shape)

@@ -58,6 +58,15 @@ EXTERN = {
     "__nv_nearbyintf": "vrint",
     "__nv_powf": "vpow",
     "__nv_fmaf": "fma",
+    "__nv_atan2f": "vatan2",
+    "__nv_fmodf": "vfmod",
+    **{
+        f"__nv_{name}f": f"v{name}"
+        for name in (
+            *("acos", "acosh", "asin", "asinh", "atan", "atanh"),
+            *("cosh", "sinh", "tan", "expm1", "log1p", "log10"),
+        )
+    },
 }
 _ORDERED = {"oeq": "eq", "olt": "lt", "ole": "le", "ogt": "gt", "oge": "ge"}
 _INVERSE = {"ugt": "le", "uge": "lt", "ult": "ge", "ule": "gt"}

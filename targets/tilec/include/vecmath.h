@@ -136,6 +136,26 @@ INL vf vpow(vf x, vf y) {
   return r;
 }
 
+// Rarely met functions: the C library's, lane by lane
+#define TC_LIBM(name, function)                                          \
+  static __attribute__((noinline)) vf name(vf x) {                       \
+    vf r = {};                                                           \
+    for (int j = 0; j < 16; ++j) put(r, j, function(get(x, j)));         \
+    return r;                                                            \
+  }                                                                      \
+  INL float name(float x) { return function(x); }
+#define TC_LIBM2(name, function)                                         \
+  static __attribute__((noinline)) vf name(vf x, vf y) {                 \
+    vf r = {};                                                           \
+    for (int j = 0; j < 16; ++j) put(r, j, function(get(x, j), get(y, j))); \
+    return r;                                                            \
+  }                                                                      \
+  INL float name(float x, float y) { return function(x, y); }
+TC_LIBM(vacos, acosf) TC_LIBM(vacosh, acoshf) TC_LIBM(vasin, asinf) TC_LIBM(vasinh, asinhf)
+TC_LIBM(vatan, atanf) TC_LIBM(vatanh, atanhf) TC_LIBM(vcosh, coshf) TC_LIBM(vsinh, sinhf)
+TC_LIBM(vtan, tanf) TC_LIBM(vexpm1, expm1f) TC_LIBM(vlog1p, log1pf) TC_LIBM(vlog10, log10f)
+TC_LIBM2(vatan2, atan2f) TC_LIBM2(vfmod, fmodf)
+
 #define TC_SCALAR(name) INL float name(float x) { return first(name(vsplat(x))); }
 TC_SCALAR(vexp) TC_SCALAR(vexp2) TC_SCALAR(vlog) TC_SCALAR(vlog2) TC_SCALAR(vsin) TC_SCALAR(vcos)
 TC_SCALAR(vtanh) TC_SCALAR(verf)
