@@ -6,7 +6,8 @@ usage: python bench/tuning_file.py TIMES.json [MORE.json ...] --arch sm_90 --chi
 TIMES.json has {"results": [...]}, a way to compute a product each: n, k, gated, m, kernel, tile
 (the constants), warps, stages, maps (whether the host made the tensor maps), norm (whether the
 input was normalized on the way), err (relative error) and pdl (µs among dependent launches). Of
-every product the few fastest are kept; a later file wins over an earlier one.
+every product the few fastest are kept, those that normalize apart; a later file wins over an
+earlier one.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ MOST_ERROR = 6e-3
 Key = tuple[int, int, int, int]
 
 
-def records(results: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def records(results: Iterable[Mapping[str, Any]], is_normed: bool) -> list[dict[str, Any]]:
     """The fastest right ones of each product, in order of sizes."""
     by_product: dict[Key, dict[str, dict[str, Any]]] = {}
     for each in results:
-        if each["norm"] or not each["err"] <= MOST_ERROR:
+        if bool(each["norm"]) != is_normed or not each["err"] <= MOST_ERROR:
             continue
         record = {
             **{name: each[name] for name in ("n", "k", "gated", "m")},
@@ -65,13 +66,16 @@ def main() -> None:
     parser.add_argument("-o", "--output", required=True, type=Path)
     options = parser.parse_args()
     results = [each for path in options.times for each in json.loads(path.read_text())["results"]]
-    kept = records(results)
+    kept = {"linear": records(results, False), "normed": records(results, True)}
     head = {"format": FORMAT, "arch": options.arch, "chip": options.chip}
-    list(read_records({**head, "linear": kept}, str(options.output)))
-    lines = ",\n".join(json.dumps(record) for record in kept)
-    text = f'{json.dumps(head)[:-1]}, "linear": [\n{lines}\n]}}\n'
-    options.output.write_text(text, encoding="utf-8")
-    print(f"{options.output}: {len(kept)} of {len(results)} times")
+    for each in kept:
+        list(read_records({**head, **kept}, str(options.output), each))
+    parts = [json.dumps(head)[1:-1]] + [
+        f'"{name}": [\n' + ",\n".join(json.dumps(record) for record in some) + "\n]"
+        for name, some in kept.items()
+    ]
+    options.output.write_text("{" + ", ".join(parts) + "}\n", encoding="utf-8")
+    print(f"{options.output}: {sum(map(len, kept.values()))} of {len(results)} times")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Files of ``measured/`` are JSON, one per chip, as ``bench/tuning_file.py`` writes them:
 
-    {"format": 1, "arch": "sm_90", "chip": "H200", "linear": [RECORD, ...]}
+    {"format": 1, "arch": "sm_90", "chip": "H200", "linear": [RECORD, ...], "normed": [...]}
 
 A record is one way to compute one product, and its time among dependent launches, on weights that
 no cache holds:
@@ -12,6 +12,7 @@ no cache holds:
      "num_stages": 4}
 
 ``constants`` are those of a `LinearConfig`; ``maps`` says whether the host made the tensor maps.
+Those of "normed" normalized their input on the way.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from importlib.resources import files
 from typing import Any
 
 from ...errors import LoweringError
-from .tiles import SKINNY_ROWS, LinearConfig, can_build, smem_bytes, tiles_of
+from .tiles import SKINNY_ROWS, LinearConfig, smem_bytes, tiles_of
 
 FORMAT = 1
 FILES = {"sm_90": "h200.json"}
@@ -122,32 +123,28 @@ def fit(config: LinearConfig, product: Product) -> LinearConfig:
         constants["BLOCK_M"] = max(SMALLEST_TILE, rows)
     block = (constants["BLOCK_M"], constants["BLOCK_N"], constants["BLOCK_K"])
     tiles = tiles_of(block, product.m, product.n, product.gated)
-    if "SPLITS" in constants:
-        splits = constants["SPLITS"]
-    else:
-        splits = -(-constants["PROGRAMS"] // tiles) if constants["STREAM"] else 1
+    splits = -(-constants["PROGRAMS"] // tiles) if constants["STREAM"] else 1
     smem = smem_bytes(block, config.num_stages)
-    return replace(config, constants=constants, splits=splits, smem_bytes=smem, tiles=tiles)
+    return replace(config, constants=constants, splits=splits, smem_bytes=smem)
 
 
 @functools.cache
-def all_records(arch: str) -> tuple[Record, ...]:
+def all_records(arch: str, part: str = "linear") -> tuple[Record, ...]:
     """Every record of an architecture; none where nobody has measured."""
     name = FILES.get(arch)
     if name is None:
         return ()
     text = files(__package__).joinpath("measured", name).read_text(encoding="utf-8")
-    every = read_records(json.loads(text), name)
-    return tuple(record for record in every if can_build(record.config.kernel))
+    return tuple(read_records(json.loads(text), name, part))
 
 
-def read_records(content: Mapping[str, Any], where: str) -> Iterator[Record]:
+def read_records(content: Mapping[str, Any], where: str, part: str = "linear") -> Iterator[Record]:
     """Records of a file's content; `LoweringError` says what is wrong with it."""
     if content.get("format") != FORMAT:
         raise LoweringError(
             f"{where}: expected format {FORMAT}, got {content.get('format')} (measure again)"
         )
-    for number, each in enumerate(content["linear"]):
+    for number, each in enumerate(content.get(part, ())):
         try:
             yield _record(each)
         except (KeyError, TypeError, ValueError) as error:
