@@ -100,6 +100,11 @@ def sizes_of(batch: StepBatch, max_tokens: int, where: str) -> StepSizes:
             f"{where}: step: expected 1 to {max_tokens} tokens and at least one sequence,"
             f" got {num_tokens} and {num_seqs}"
         )
+    if num_rows > num_tokens:  # devices have room for the tokens of so many rows
+        raise DeviceError(
+            f"{where}: step input logit_rows: expected at most {num_tokens} rows, one of each token,"
+            f" got {num_rows}"
+        )
     return StepSizes(num_tokens, num_seqs, num_pages, num_rows)
 
 

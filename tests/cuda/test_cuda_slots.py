@@ -36,6 +36,15 @@ def test_refused_steps_leave_the_tokens_in_flight_alone(
     assert executable.collect().tolist() == [toy.next_token([7])]
 
 
+def test_more_rows_than_tokens_are_refused(load: Load, toy: Any) -> None:
+    """A slot has room for the tokens of `max_tokens` rows."""
+    executable = load(max_tokens=4)
+    step = toy.batch([([1], 0, 1)])
+    step.logit_rows = np.zeros(300, np.int32)
+    with pytest.raises(DeviceError, match="logit_rows: expected at most 1 rows, one of each token"):
+        executable.step(step)
+
+
 def test_views_of_many_layouts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "MAX_STAGED", 3)
     slot = Slot(NullDriver(), 16)
