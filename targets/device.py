@@ -102,8 +102,8 @@ def sizes_of(batch: StepBatch, max_tokens: int, where: str) -> StepSizes:
         )
     if num_rows > num_tokens:  # devices have room for the tokens of so many rows
         raise DeviceError(
-            f"{where}: step input logit_rows: expected at most {num_tokens} rows, one of each token,"
-            f" got {num_rows}"
+            f"{where}: step input logit_rows: expected at most {num_tokens} rows, one of each"
+            f" token, got {num_rows}"
         )
     return StepSizes(num_tokens, num_seqs, num_pages, num_rows)
 
