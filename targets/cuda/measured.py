@@ -26,7 +26,7 @@ from importlib.resources import files
 from typing import Any
 
 from ...errors import LoweringError
-from .tiles import SKINNY_ROWS, LinearConfig, smem_bytes, tiles_of
+from .tiles import PART_ROWS, SKINNY_ROWS, LinearConfig, smem_bytes, tiles_of
 
 FORMAT = 1
 FILES = {"sm_90": "h200.json"}
@@ -100,11 +100,13 @@ def _holds(record: Record, m: int) -> bool:
     """Whether a way is known to be good for so many rows.
 
     A tile that held all rows is not raised above SKINNY_ROWS, and a GEMV does more work for each
-    row: nothing is known of it for more rows.
+    row: nothing is known of it for more rows. Parts need scratch for all tiles: few rows alone.
     """
     constants = record.config.constants
     if "ROWS" in constants:
         return m <= record.product.m
+    if "SPLITS" in constants and m > PART_ROWS:
+        return False
     return m <= SKINNY_ROWS or constants["GROUP_M"] > 0
 
 
@@ -123,9 +125,12 @@ def fit(config: LinearConfig, product: Product) -> LinearConfig:
         constants["BLOCK_M"] = max(SMALLEST_TILE, rows)
     block = (constants["BLOCK_M"], constants["BLOCK_N"], constants["BLOCK_K"])
     tiles = tiles_of(block, product.m, product.n, product.gated)
-    splits = -(-constants["PROGRAMS"] // tiles) if constants["STREAM"] else 1
+    if "SPLITS" in constants:
+        splits = constants["SPLITS"]
+    else:
+        splits = -(-constants["PROGRAMS"] // tiles) if constants.get("STREAM") else 1
     smem = smem_bytes(block, config.num_stages)
-    return replace(config, constants=constants, splits=splits, smem_bytes=smem)
+    return replace(config, constants=constants, splits=splits, smem_bytes=smem, tiles=tiles)
 
 
 @functools.cache

@@ -108,7 +108,7 @@ def _emit(
         config, choice = choose(ctx.target, reach, n, k, gated)
         if norm is not None:
             config = normed_way(ctx.target, reach, n, k, gated) or config
-        grid = (as_dim(sympy.sympify(config.grid(n)) * guard), 1, 1)
+        grid = (as_dim(sympy.sympify(config.grid(rows, n, gated)) * guard), 1, 1)
         given = {**arguments, "x": ctx.memory(norm.inputs[0] if norm else x)}
         _launch(ctx, config, choice, grid, given, constants, norm)
 
@@ -233,7 +233,7 @@ def _launch(
         weight = vector(ctx, norm.inputs[1]) if norm is not None else None
         given |= {"scale": None, "norm": weight, "eps": f32(eps)}
         constants = {**constants, "OFFSET": 0.0}
-    else:
+    elif config.can_share:
         given["partials"] = given["locks"] = None
         if config.streams:
             given["partials"] = ctx.scratch(config.partials_bytes() // 4, "partials")

@@ -2,7 +2,7 @@
 
 Candidates of a range of rows are listed best first as measured on H200: ties of the cost model go
 to the first listed, and a tuning file overrides both. Sizes follow the kernels' docstrings:
-``kernels/gemv.py``, ``split_k.py``, ``matmul_tma.py``.
+``kernels/gemv.py``, ``matmul_parts.py``, ``matmul_tiles.py``, ``split_k.py``, ``matmul_tma.py``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...ir.dim import Dim, cdiv
 from ...passes.choose_tiles import TileCost
 
 SMS = {"sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148, "sm_120": 170}
@@ -36,25 +37,41 @@ class LinearConfig:
     splits: int
     """Programs that share one tile's sum over K, on average; 1: none."""
     smem_bytes: int
+    tiles: int = 1
+    """Tiles of the largest product that the config is for; parts of them need scratch."""
 
     @property
     def streams(self) -> bool:
         """Whether the kernel needs partials and locks."""
-        return self.constants.get("STREAM", 0) == 1
+        return self.constants.get("STREAM", 0) == 1 or self.constants.get("SPLITS", 1) > 1
 
-    def grid(self, n: int) -> int:
-        """Programs of a launch for n outputs."""
-        programs = self.constants.get("PROGRAMS", 0)
-        return programs or -(-n // self.constants["BLOCK_N"])
+    @property
+    def can_share(self) -> bool:
+        """Whether the kernel has arguments for parts of tiles."""
+        return "STREAM" in self.constants or "SPLITS" in self.constants
+
+    def grid(self, rows: Dim, n: int, gated: bool) -> Dim:
+        """Programs of a launch for rows by n outputs."""
+        c = self.constants
+        if "PROGRAMS" in c:
+            return c["PROGRAMS"]
+        if "ROWS" in c:
+            return -(-n // c["BLOCK_N"])
+        row_tiles = cdiv(rows, c["BLOCK_M"]) if c["GROUP_M"] else 1
+        return row_tiles * -(-n // (c["BLOCK_N"] // (2 if gated else 1))) * c["SPLITS"]
 
     def partials_bytes(self) -> int:
         """f32 scratch; needs no initial values."""
         tile = self.constants.get("BLOCK_M", 0) * self.constants["BLOCK_N"]
-        return 2 * self.constants["PROGRAMS"] * tile * 4 if self.streams else 0
+        return self._parts() * tile * 4 if self.streams else 0
 
     def locks_bytes(self) -> int:
         """i32 counters, zero before the first launch, left zero by each."""
-        return 2 * self.constants["PROGRAMS"] * 4 if self.streams else 0
+        return self._parts() * 4 if self.streams else 0
+
+    def _parts(self) -> int:
+        c = self.constants
+        return 2 * c["PROGRAMS"] if "PROGRAMS" in c else self.tiles * c["SPLITS"]
 
 
 def linear_candidates(m: int, n: int, k: int, gated: bool, arch: str) -> list[LinearConfig]:
@@ -67,10 +84,12 @@ def _candidates(m: int, n: int, k: int, gated: bool, arch: str) -> Iterator[Line
     maps = arch not in SHARED and k % 8 == 0  # tensor maps, and room for tiles that gain by them
     if m <= GEMV_ROWS:
         yield from _gemv(m, k, gated)
+    if m > 1:
+        yield from _parts(m, n, k, gated, arch, maps)
     if 1 < m <= SKINNY_ROWS:
         yield from _skinny(m, n, gated, arch, maps)
-    if m > SKINNY_ROWS:
-        yield from _wide(m, n, gated, arch, maps)
+    elif m > 1:
+        yield from (_whole if maps else _wide)(m, n, gated, arch)
 
 
 GEMV_BLOCKS = ((4, 1024, 4), (4, 512, 4), (2, 1024, 4), (8, 512, 4), (2, 512, 2), (1, 1024, 2))
@@ -86,6 +105,84 @@ def _gemv(m: int, k: int, gated: bool) -> Iterator[LinearConfig]:
         fit = min(block_k, max(32, 1 << (k - 1).bit_length()))
         tile = {"ROWS": rows, "BLOCK_N": block_n, "BLOCK_K": fit}
         yield LinearConfig("gemv.linear", tile, warps, 1, 1, 1024)
+
+
+@dataclass(frozen=True)
+class PartBlock:
+    """A tile of ``matmul_parts.py`` and the rows that it is for."""
+
+    low: int
+    high: int
+    block: Block
+    """BLOCK_M 0: as many rows as there are, 16 at least."""
+    num_warps: int
+    num_stages: int
+    swap: int = 0
+    pointers: bool = False
+
+
+PART_SPLITS = (1, 2, 4)
+PART_ROWS = 2048
+"""Most rows of a product in parts: its scratch grows with them."""
+PART_BLOCKS = (
+    PartBlock(2, 16, (16, 64, 256), 4, 3, swap=1, pointers=True),
+    PartBlock(2, 32, (0, 64, 256), 4, 4, swap=1),
+    PartBlock(17, 64, (0, 64, 256), 4, 3, swap=1, pointers=True),
+    PartBlock(17, 256, (16, 64, 256), 4, 4, swap=1),
+    PartBlock(33, 256, (64, 64, 128), 4, 6, swap=1),
+    PartBlock(33, 512, (64, 32, 256), 4, 4),
+    PartBlock(33, 512, (64, 128, 128), 4, 4),
+    PartBlock(65, 256, (128, 32, 128), 4, 5),
+    PartBlock(65, PART_ROWS, (128, 128, 64), 8, 6),
+    PartBlock(65, PART_ROWS, (128, 128, 64), 4, 3),
+)
+LEAST_STEPS = 2
+"""Of a part."""
+
+
+def _parts(m: int, n: int, k: int, gated: bool, arch: str, maps: bool) -> Iterator[LinearConfig]:
+    for way in PART_BLOCKS:
+        if not way.low <= m <= way.high or not (maps or way.pointers):
+            continue
+        block_m, block_n, block_k = way.block
+        block = (block_m or max(16, 1 << (m - 1).bit_length()), block_n, block_k)
+        tiles = tiles_of(block, m, n, gated)
+        for splits in PART_SPLITS:
+            few = splits > 1 and tiles * splits > 2 * SMS[arch]
+            if not few and -(-k // block_k) >= LEAST_STEPS * splits:
+                yield part_config(block, way, splits, m, tiles)
+
+
+def part_config(block: Block, way: PartBlock, splits: int, m: int, tiles: int) -> LinearConfig:
+    """A config of ``matmul_parts.py``."""
+    constants = {
+        "BLOCK_M": block[0], "BLOCK_N": block[1], "BLOCK_K": block[2],
+        "GROUP_M": 0 if m <= block[0] else 8, "SPLITS": splits, "SWAP": way.swap,
+        "MAPS": 2 if way.pointers else 0, "AHEAD": 0,
+    }  # fmt: skip
+    smem = smem_bytes(block, way.num_stages)
+    kernel = "matmul_parts.linear"
+    return LinearConfig(kernel, constants, way.num_warps, way.num_stages, splits, smem, tiles)
+
+
+WHOLE_BLOCKS = (
+    ((128, 256, 64), 3, 8, 1),
+    ((128, 256, 64), 3, 8, 0),
+    ((128, 256, 64), 4, 8, 0),
+)
+"""Block, num_stages, num_warps, FLAT."""
+
+
+def _whole(m: int, n: int, gated: bool, arch: str) -> Iterator[LinearConfig]:
+    for block, stages, warps, flat in WHOLE_BLOCKS:
+        constants = {
+            "BLOCK_M": block[0], "BLOCK_N": block[1], "BLOCK_K": block[2], "GROUP_M": 8,
+            "PROGRAMS": SMS[arch], "FLAT": flat, "MAPS": 0,
+        }  # fmt: skip
+        smem = stages * (block[0] + block[1]) * block[2] * 2 + 1024 + 32768 * flat
+        tiles = tiles_of(block, m, n, gated)
+        kernel = "matmul_tiles.linear"
+        yield LinearConfig(kernel, constants, warps, stages, 1, smem, tiles)
 
 
 SKINNY_BLOCKS = (
@@ -113,25 +210,15 @@ def _skinny(m: int, n: int, gated: bool, arch: str, maps: bool) -> Iterator[Line
         yield _tiled(kernel, block, stages, warps, programs, m, n, gated, swap=swap)
 
 
-WIDE_BLOCKS = (
-    ((128, 256, 64), 3, 8),
-    ((128, 128, 64), 4, 8),
-    ((64, 256, 64), 4, 8),
-    ((64, 128, 128), 3, 4),
-)
-"""Block, num_stages, num_warps: by tensor maps."""
 POINTER_BLOCKS = (((128, 128, 32), 4, 8), ((64, 128, 64), 3, 4), ((128, 64, 64), 3, 4))
-"""The same by pointers, for chips without tensor maps."""
+"""Block, num_stages, num_warps: for chips without tensor maps."""
 
 
-def _wide(m: int, n: int, gated: bool, arch: str, maps: bool) -> Iterator[LinearConfig]:
-    kernel = "matmul_tma" if maps else "split_k"
-    for block, stages, warps in WIDE_BLOCKS if maps else POINTER_BLOCKS:
-        if block[0] > 64 and m <= 64:
-            continue
+def _wide(m: int, n: int, gated: bool, arch: str) -> Iterator[LinearConfig]:
+    for block, stages, warps in POINTER_BLOCKS:
         for stream in (1, 0):
             programs = _programs(SMS[arch], tiles_of(block, m, n, gated))
-            yield _tiled(kernel, block, stages, warps, programs, m, n, gated, stream=stream)
+            yield _tiled("split_k", block, stages, warps, programs, m, n, gated, stream=stream)
 
 
 def _programs(most: int, tiles: int) -> int:
@@ -174,12 +261,14 @@ def linear_cost(config: LinearConfig, m: int, n: int, k: int, gated: bool) -> Ti
     c = config.constants
     w_rows = 2 * n if gated else n
     if "ROWS" in c:
-        programs = config.grid(n)
+        programs = -(-n // c["BLOCK_N"])
         weights = w_rows * k / programs
         return TileCost(programs, 2.0 * m * weights, 2.0 * weights, config.smem_bytes)
     tiles = tiles_of((c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]), m, n, gated)
-    per_program = tiles / c["PROGRAMS"] if config.streams else -(-tiles // c["PROGRAMS"])
+    programs = c["PROGRAMS"] if "PROGRAMS" in c else tiles * c["SPLITS"]
+    cut = config.streams or "SPLITS" in c
+    per_program = tiles / programs if cut else -(-tiles // programs)
     flops = per_program * 2.0 * c["BLOCK_M"] * c["BLOCK_N"] * k
     parts = 4.0 * c["BLOCK_M"] * c["BLOCK_N"] * 3 if config.splits > 1 else 0.0
-    traffic = 2.0 * (w_rows * k + m * k + m * n) / c["PROGRAMS"]
-    return TileCost(c["PROGRAMS"], flops, traffic + parts, config.smem_bytes)
+    traffic = 2.0 * (w_rows * k + m * k + m * n) / programs
+    return TileCost(programs, flops, traffic + parts, config.smem_bytes)

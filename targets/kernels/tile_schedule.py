@@ -19,7 +19,7 @@ time read the same rows of x and w from L2.
 import triton
 import triton.language as tl
 
-from .epilogue import finish, halves
+from .epilogue import finish, finish_tile, halves
 
 
 @triton.jit
@@ -141,4 +141,35 @@ def finish_part(
                 out, up, scale, bias, residual, y, m, column * OUTPUTS, rows,
                 N, ACT, GATED, OUTPUTS, OUTPUTS,
             )  # fmt: skip
+        tl.store(locks + tile, 0)
+
+
+@triton.jit
+def finish_split(
+    acc, scale, bias, residual, y, partials, locks, tile, part, row, column, rows,
+    N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, SWAP: tl.constexpr,
+):  # fmt: skip
+    """Leaves one of a tile's SPLITS parts; the program that comes last finishes the tile.
+
+    partials f32 [tiles * SPLITS, BLOCK_M * BLOCK_N]; locks i32 [tiles]. acc: transposed if SWAP.
+    """
+    SIZE: tl.constexpr = BLOCK_M * BLOCK_N
+    R: tl.constexpr = BLOCK_N if SWAP else BLOCK_M
+    C: tl.constexpr = BLOCK_M if SWAP else BLOCK_N
+    parts = partials + tile * SPLITS * SIZE
+    park(acc, parts + part * SIZE, 0, R, C, C)
+    ticket = tl.atomic_add(locks + tile, 1, sem="acq_rel", scope="gpu")
+    if ticket == SPLITS - 1:
+        at = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
+        if SPLITS == 2:  # a sum of two has no order
+            acc += tl.load(parts + (1 - part) * SIZE + at, cache_modifier=".cg")
+        else:
+            acc = tl.load(parts + at, cache_modifier=".cg")
+            for i in range(1, SPLITS):
+                acc += tl.load(parts + i * SIZE + at, cache_modifier=".cg")
+        finish_tile(
+            acc.T if SWAP else acc, scale, bias, residual, y, row, column, rows,
+            N, ACT, GATED, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
         tl.store(locks + tile, 0)

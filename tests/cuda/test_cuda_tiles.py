@@ -29,19 +29,22 @@ def test_every_arch_has_candidates_that_fit(arch: str, m: int, gated: bool) -> N
 
 def test_kernels_by_rows() -> None:
     assert modules(1) == {"gemv"}
-    assert modules(4) == {"gemv", "split_k", "matmul_tma"}
-    assert modules(64) == {"split_k", "matmul_tma"}
-    assert modules(256) == {"matmul_tma"}
+    assert modules(4) == {"gemv", "matmul_parts", "split_k", "matmul_tma"}
+    assert modules(64) == {"matmul_parts", "split_k", "matmul_tma"}
+    assert modules(256) == {"matmul_parts", "matmul_tiles"}
+    assert modules(4096) == {"matmul_tiles"}
     assert modules(256, "sm_80") == {"split_k"}
+    assert modules(16, "sm_80") == {"matmul_parts", "split_k"}
 
 
 def test_streams_say_what_scratch_they_need() -> None:
-    streamed = [c for c in linear_candidates(16, *LLAMA, False, "sm_90") if c.streams]
+    every = linear_candidates(16, *LLAMA, False, "sm_90")
+    streamed = [c for c in every if "STREAM" in c.constants and c.streams]
     for c in streamed:
         tile = c.constants["BLOCK_M"] * c.constants["BLOCK_N"]
         assert c.partials_bytes() == 8 * c.constants["PROGRAMS"] * tile
         assert c.locks_bytes() == 8 * c.constants["PROGRAMS"]
-        assert c.grid(4096) == c.constants["PROGRAMS"]
+        assert c.grid(16, 4096, False) == c.constants["PROGRAMS"]
     assert streamed
 
 
@@ -52,13 +55,30 @@ def test_tiles_that_fill_no_round_are_split() -> None:
 
     wide = [
         c
-        for c in linear_candidates(256, *LLAMA, False, "sm_90")
+        for c in linear_candidates(256, *LLAMA, False, "sm_80")
         if (c.constants["BLOCK_M"], c.constants["BLOCK_N"]) == (128, 128)
     ]
     streamed, whole = sorted(wide, key=lambda c: -c.constants["STREAM"])
     assert streamed.splits > whole.splits == 1
-    assert cost(streamed) < 0.6 * cost(whole)  # 64 tiles on 132 multiprocessors
+    assert cost(streamed) < 0.6 * cost(whole)  # 64 tiles on 108 multiprocessors
 
 
 def test_few_tiles_are_cut_into_few_parts() -> None:
     assert all(c.splits <= 8 for c in linear_candidates(16, 1024, 2048, False, "sm_90"))
+
+
+def test_parts_are_launched_for_the_rows_there_are() -> None:
+    every = linear_candidates(256, 1000, 4096, True, "sm_90")
+    parts = [c for c in every if c.kernel == "matmul_parts.linear"]
+    for c in parts:
+        k = c.constants
+        columns = -(-1000 // (k["BLOCK_N"] // 2))
+        rows = -(-200 // k["BLOCK_M"]) if k["GROUP_M"] else 1
+        assert c.grid(200, 1000, True) == columns * rows * k["SPLITS"]
+        most = c.grid(256, 1000, True) * k["BLOCK_M"] * k["BLOCK_N"] * 4
+        assert c.partials_bytes() == (most if k["SPLITS"] > 1 else 0)
+    assert {c.constants["SPLITS"] for c in parts} > {1}
+
+
+def test_products_without_bound_are_not_cut_into_parts() -> None:
+    assert all("SPLITS" not in c.constants for c in linear_candidates(4096, 64, 64, False, "sm_90"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import triton
-from sglk.targets.kernels import gemv, matmul_tma, split_k
+from sglk.targets.kernels import gemv, matmul_parts, matmul_tiles, matmul_tma, split_k
 
 Tensor = torch.Tensor
 
@@ -55,6 +55,23 @@ def tile_case(
     return Case(kernel, m, n, k, tiles, **more)
 
 
+def part_case(
+    m: int, n: int, k: int, block: tuple[int, int, int], splits: int, **more: Any
+) -> Case:
+    tiles = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block, strict=True))
+    tiles |= {"GROUP_M": 0 if m <= block[0] else 2, "SPLITS": splits, "AHEAD": 0}
+    tiles |= {"SWAP": more.pop("swap", 0), "MAPS": more.pop("maps", 0)}
+    return Case(matmul_parts.linear, m, n, k, tiles, **more)
+
+
+def whole_case(
+    m: int, n: int, k: int, block: tuple[int, int, int], programs: int, **more: Any
+) -> Case:
+    tiles = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block, strict=True))
+    tiles |= {"GROUP_M": 2, "PROGRAMS": programs, "FLAT": more.pop("flat", 0), "MAPS": 0}
+    return Case(matmul_tiles.linear, m, n, k, tiles, **more)
+
+
 SPLIT, TMA = split_k.linear, matmul_tma.linear
 GATED: dict[str, Any] = {"gated": True, "act": "silu"}
 CASES = [
@@ -75,9 +92,20 @@ CASES = [
     tile_case(TMA, 70, 384, 64, (64, 256, 64), 4, stream=0, out=torch.float32),
     tile_case(TMA, 20, 128, 256, (32, 64, 64), 3, swap=1, residual=True),
     tile_case(TMA, 256, 128, 64, (64, 64, 64), 3, stream=0, residual=True),
+    part_case(20, 72, 160, (16, 32, 32), 1, maps=2, bias=True, act="relu"),
+    part_case(5, 96, 512, (16, 64, 64), 4, maps=2, swap=1, residual=True),
+    part_case(40, 96, 192, (64, 64, 32), 3, maps=2, **GATED),
+    part_case(70, 136, 200, (64, 64, 64), 2, bias=True, residual=True),
+    part_case(30, 128, 256, (32, 64, 64), 1, swap=1, out=torch.float32),
+    part_case(130, 96, 128, (64, 64, 64), 1, **GATED),
+    whole_case(130, 96, 128, (64, 64, 64), 4, bias=True, residual=True),
+    whole_case(70, 136, 200, (64, 64, 64), 3, residual=True, act="relu"),
+    whole_case(70, 96, 128, (64, 64, 64), 2, **GATED),
 ]
 
 BIG = {"num_warps": 8, "num_stages": 3}
+DEEP = {"num_warps": 8, "num_stages": 6}
+SMALL = {"num_warps": 4, "num_stages": 3}
 GPU_CASES = [
     gemv_case(1, 4096, 4096, 4, 1024, residual=True),
     gemv_case(4, 1536, 1024, 2, 512, norm=0.0, **GATED),
@@ -90,6 +118,16 @@ GPU_CASES = [
     tile_case(TMA, 257, 1000, 1048, (128, 256, 64), 132, options=BIG, bias=True),
     tile_case(TMA, 512, 3072, 1024, (128, 256, 64), 132, options=BIG, **GATED),
     tile_case(TMA, 2048, 6144, 512, (128, 256, 64), 132, options=BIG, stream=0),
+    part_case(16, 1024, 3072, (16, 64, 256), 4, swap=1, maps=2, options=SMALL, residual=True),
+    part_case(9, 1000, 1048, (16, 64, 256), 1, swap=1, maps=2, options=SMALL, **GATED),
+    part_case(250, 4096, 4096, (128, 128, 64), 2, options=DEEP, residual=True),
+    part_case(256, 4096, 4096, (64, 128, 128), 1, options=SMALL, residual=True),
+    part_case(300, 1000, 1048, (128, 128, 64), 1, options=DEEP, bias=True, **GATED),
+    whole_case(2048, 6144, 512, (128, 256, 64), 132, options=BIG, flat=1),
+    whole_case(257, 1000, 1048, (128, 256, 64), 132, options=BIG, residual=True),
+    whole_case(257, 1000, 1048, (128, 256, 64), 3, options=BIG, residual=True, act="silu"),
+    whole_case(512, 3072, 1024, (128, 256, 64), 132, options=BIG, flat=1, bias=True, **GATED),
+    whole_case(300, 1000, 1024, (128, 256, 64), 5, options=BIG, flat=1, out=torch.float32),
 ]
 
 
@@ -115,7 +153,9 @@ def inputs(case: Case, device: str, seed: int) -> dict[str, Any]:
     if case.kernel is gemv.linear:
         norm = None if case.norm is None else normal(case.k)
         return given | {"norm": norm, "scale": None, "eps": 1e-5}
-    programs, block = case.tiles["PROGRAMS"], case.tiles["BLOCK_M"] * case.tiles["BLOCK_N"]
+    if case.kernel is matmul_tiles.linear:
+        return given
+    programs, block = grid(case), case.tiles["BLOCK_M"] * case.tiles["BLOCK_N"]
     partials = torch.full((2 * programs * block,), float("nan"), device=device)
     locks = torch.zeros(2 * programs, dtype=torch.int32, device=device)
     return given | {"partials": partials, "locks": locks}
@@ -151,14 +191,23 @@ def reference(case: Case, given: dict[str, Any]) -> Tensor:
     return y
 
 
+def grid(case: Case) -> int:
+    """Programs of a launch."""
+    tiles = case.tiles
+    if "PROGRAMS" in tiles:
+        return int(tiles["PROGRAMS"])
+    if case.kernel is gemv.linear:
+        return -(-case.n // int(tiles["BLOCK_N"]))
+    outputs = tiles["BLOCK_N"] // (2 if case.gated else 1)
+    return int(-(-case.m // tiles["BLOCK_M"]) * -(-case.n // outputs) * tiles["SPLITS"])
+
+
 def launch(case: Case, given: dict[str, Any]) -> None:
     constants = {"K": case.k, "N": case.n, "ACT": case.act, "GATED": int(case.gated), "PDL": 0}
     if case.kernel is gemv.linear:
         constants["OFFSET"] = case.norm or 0.0
-        grid = -(-case.n // case.tiles["BLOCK_N"])
-    else:
-        grid = case.tiles["PROGRAMS"]
-    case.kernel[(grid,)](**given, **constants, **case.tiles, **case.options)
+    constants |= case.tiles
+    case.kernel[(grid(case),)](**given, **constants, **case.options)
 
 
 def check(case: Case, device: str, seed: int = 0) -> str:

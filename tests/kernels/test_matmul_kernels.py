@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import triton
-from sglk.targets.kernels import gemv, matmul_tma, split_k
+from sglk.targets.kernels import gemv, matmul_parts, matmul_tiles, matmul_tma, split_k
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -79,4 +79,30 @@ def test_gated_tile_is_one_product() -> None:
     assert ptx.count("wgmma.mma_async.sync.aligned.m64n256k16") == 4  # 64 of k, both halves at once
     assert "cp.async.bulk.tensor.3d" in ptx  # w as [2, N, K]
     assert "cp.async.bulk.tensor.2d" in ptx
+    assert kernel.metadata.shared <= 232448
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize(("arch", "maps"), [(80, 2), (90, 0)])
+def test_a_part_is_one_plain_loop(arch: int, maps: int) -> None:
+    constants = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_M": 0, "SPLITS": 2}
+    constants |= {"SWAP": 1, "MAPS": maps, "AHEAD": 0}
+    ptx = compiled(matmul_parts.linear, arch, constants, num_warps=4, num_stages=4).asm["ptx"]
+    assert_ticket_follows_parts(ptx)
+    if maps == 0:  # the product of one step runs while the next is issued
+        assert "wgmma.wait_group.sync.aligned 1" in ptx
+        assert "cp.async.bulk.tensor.2d" in ptx
+    else:
+        assert "cp.async.wait_group" in ptx
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize("flat", [0, 1])
+def test_whole_tiles_keep_products_in_flight(flat: int) -> None:
+    constants = tiles(128, 256, 64, 132, MAPS=0, FLAT=flat, residual=None)
+    del constants["SWAP"], constants["STREAM"]
+    kernel = compiled(matmul_tiles.linear, 90, constants, num_warps=8, num_stages=3)
+    ptx = kernel.asm["ptx"]
+    assert ptx.count("wgmma.mma_async.sync.aligned.m64n256k16") == 4  # 64 of k, in one place
+    assert "wgmma.wait_group.sync.aligned 1" in ptx
     assert kernel.metadata.shared <= 232448

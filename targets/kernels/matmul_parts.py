@@ -1,0 +1,100 @@
+"""Products by one program for each tile, or for each part of a tile's sum over K:
+y[M, N] = epilogue(x[M, K] @ W[N, K]^T).
+
+One plain loop over K, nothing else beside it: the compiler keeps all stages of it in flight, and
+what limits these products on sm_90 is bytes in flight. For launches whose tiles fit the chip at
+once: 2 to 512 rows, and small weights. Larger ones: `matmul_tiles.py`.
+
+Layouts
+  x, w, bias, residual, y as in `matmul_tma.py`
+  MAPS 0    x and w are pointers, tiles are loaded through tensor maps that each program makes
+            (needs global scratch); MAPS 1: x and w are tensor maps made by the host, boxes as
+            there; MAPS 2: loads of pointers, on any chip
+  partials  f32 [tiles * SPLITS, BLOCK_M * BLOCK_N], needs no initial values
+  locks     i32 [tiles], zero before the first launch, every launch leaves them zero
+            both are untouched where SPLITS is 1
+  Arguments that are None are given as constants and are no parameters of the compiled kernel.
+Grid: (cdiv(M, BLOCK_M) * cdiv(N, outputs of a tile) * SPLITS, 1, 1); the parts of a tile, then the
+  tiles of a column (or of a group of GROUP_M), follow one another.
+Limits: any M and N; MAPS 0 and 1 ask for K % 8 == 0 and bases at 16 bytes; blocks powers of two,
+  BLOCK_N, BLOCK_K >= 16, BLOCK_M >= 16. GROUP_M 0 where M <= BLOCK_M always. SPLITS <= K / BLOCK_K.
+Shared memory: num_stages * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 bytes; the tile's change of layout
+  takes the place of the stages.
+SWAP: as in `split_k.py`. Numerics: bf16 products summed in f32 by the tensor cores, k ascending;
+  parts are added in ascending order: the same bits in every run.
+PDL: 1: waits before the first load of x; AHEAD > 0: asks L2 for that many times 512 columns of the
+  program's rows of w (MAPS 2 alone) before it waits.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .epilogue import finish_tile, weight_rows
+from .matmul_tma import load_w, map_w, map_x
+from .split_k import load_tile
+from .tile_schedule import finish_split, tile_at
+
+
+@triton.jit
+def ask(pointers):
+    """Brings the lines at these pointers to L2."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def linear(
+    x, w, bias, residual, y, partials, locks, rows,
+    K: tl.constexpr, N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    SPLITS: tl.constexpr, SWAP: tl.constexpr, MAPS: tl.constexpr, AHEAD: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """y = act(x @ W^T + bias) + residual, or act(gate) * up + residual."""
+    OUTPUTS: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
+    STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    if MAPS == 0:
+        x_map = map_x(x, rows, K, BLOCK_M, BLOCK_K)
+        w_map = map_w(w, K, N, GATED, BLOCK_N, BLOCK_K)
+    else:
+        x_map = x
+        w_map = w
+    tile = tl.program_id(0) // SPLITS
+    part = tl.program_id(0) % SPLITS
+    row_tiles = 1 if GROUP_M == 0 else tl.cdiv(rows, BLOCK_M)
+    row, column = tile_at(tile, row_tiles, (N + OUTPUTS - 1) // OUTPUTS, GROUP_M)
+    begin = part * STEPS // SPLITS
+    end = (part + 1) * STEPS // SPLITS
+    m = row * BLOCK_M + tl.arange(0, BLOCK_M)
+    n, exists = weight_rows(column, N, BLOCK_N, GATED)
+    if PDL:
+        gdc_launch_dependents()
+        for i in tl.static_range(AHEAD):
+            k = begin * BLOCK_K + i * 512 + tl.arange(0, 8) * 64
+            ask(w + tl.minimum(n, N - 1).to(tl.int64)[:, None] * K + tl.minimum(k, K - 1)[None, :])
+        gdc_wait()
+    acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(begin, end):
+        if MAPS == 2:
+            xs = load_tile(x, m, m < rows, step * BLOCK_K, K, BLOCK_K, False)
+            ws = load_tile(w, n, exists, step * BLOCK_K, K, BLOCK_K, N % OUTPUTS == 0)
+        else:
+            xs = x_map.load([row * BLOCK_M, step * BLOCK_K])
+            ws = load_w(w_map, column, step * BLOCK_K, GATED, BLOCK_N, BLOCK_K)
+        if SWAP:
+            acc = tl.dot(ws, xs.T, acc)
+        else:
+            acc = tl.dot(xs, ws.T, acc)
+    if SPLITS > 1:
+        finish_split(
+            acc, None, bias, residual, y, partials, locks, tile, part, row, column, rows,
+            N, ACT, GATED, BLOCK_M, BLOCK_N, SPLITS, SWAP,
+        )  # fmt: skip
+    else:
+        finish_tile(
+            acc.T if SWAP else acc, None, bias, residual, y, row, column, rows,
+            N, ACT, GATED, BLOCK_M, BLOCK_N,
+        )  # fmt: skip

@@ -1,0 +1,76 @@
+"""Products of many rows by tensor maps (TMA, sm_90 and later), whole tiles:
+y[M, N] = epilogue(x[M, K] @ W[N, K]^T).
+
+For more than 256 rows, bound by arithmetic: persistent programs take tile after tile, each with one
+plain loop over K, which the compiler keeps in flight better than `matmul_tma.py`'s single loop over
+the steps of all tiles. Fewer rows: `matmul_parts.py`.
+
+Layouts: as in `matmul_tma.py`, without partials and locks.
+Grid: (PROGRAMS, 1, 1): the number of SMs, times the programs that fit on one.
+Limits: any M and N; K % 8 == 0 and all bases at 16 bytes (rules of tensor maps); blocks powers of
+  two, BLOCK_M >= 64. GROUP_M as in `split_k.py`.
+FLAT: 1: the loads of a tile's first steps start while the tile before is stored; without effect
+  where there is a residual: its loads would keep the compiler from keeping any in flight.
+Shared memory: num_stages * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 bytes; FLAT: and the change of layout.
+Numerics: bf16 products summed in f32 by the tensor cores, k ascending; where there is no activation
+  the sum starts with the residual, so that its loads are over before the products. PDL: as in
+  `gemv.py`; the wait comes first.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .epilogue import finish_tile
+from .matmul_tma import load_w, map_w, map_x
+from .tile_schedule import tile_at
+
+
+@triton.jit
+def first_sums(
+    residual, row, column, rows, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """The residual's tile in f32, or zeros."""
+    if residual is None:
+        sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    else:
+        m = row * BLOCK_M + tl.arange(0, BLOCK_M)
+        n = column * BLOCK_N + tl.arange(0, BLOCK_N)
+        inside = (m < rows)[:, None]
+        if N % BLOCK_N != 0:
+            inside = inside & (n < N)[None, :]
+        at = m.to(tl.int64)[:, None] * N + n[None, :]
+        sums = tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    return sums
+
+
+@triton.jit
+def linear(
+    x, w, bias, residual, y, rows,
+    K: tl.constexpr, N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    PROGRAMS: tl.constexpr, FLAT: tl.constexpr, MAPS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """y = act(x @ W^T + bias) + residual, or act(gate) * up + residual."""
+    OUTPUTS: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
+    STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    FIRST: tl.constexpr = ACT == "none" and not GATED
+    FUSED: tl.constexpr = FLAT == 1 and residual is None
+    x_map = x if MAPS else map_x(x, rows, K, BLOCK_M, BLOCK_K)
+    w_map = w if MAPS else map_w(w, K, N, GATED, BLOCK_N, BLOCK_K)
+    column_tiles = (N + OUTPUTS - 1) // OUTPUTS
+    row_tiles = 1 if GROUP_M == 0 else tl.cdiv(rows, BLOCK_M)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    for tile in tl.range(tl.program_id(0), row_tiles * column_tiles, PROGRAMS, flatten=FUSED):
+        row, column = tile_at(tile, row_tiles, column_tiles, GROUP_M)
+        acc = first_sums(residual if FIRST else None, row, column, rows, N, BLOCK_M, BLOCK_N)
+        for step in range(STEPS):
+            xs = x_map.load([row * BLOCK_M, step * BLOCK_K])
+            ws = load_w(w_map, column, step * BLOCK_K, GATED, BLOCK_N, BLOCK_K)
+            acc = tl.dot(xs, ws.T, acc)
+        finish_tile(
+            acc, None, bias, None if FIRST else residual, y, row, column, rows,
+            N, ACT, GATED, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
