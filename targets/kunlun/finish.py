@@ -70,6 +70,9 @@ def read_sources(artifact: Artifact) -> Sources:
         for symbol, kernel in as_dict(f"{where}: kernels", record["kernels"]).items()
     }
     modules = as_dict(f"{where}: modules", record["modules"])
+    wrong = [name for name in modules if not name.isidentifier()]
+    if wrong:  # they become files where the toolchain is
+        raise ArtifactError(f"{where}: modules: expected names of modules, got {wrong[0]!r}")
     return Sources(str(record["arch"]), {k: str(v) for k, v in modules.items()}, kernels)
 
 
@@ -92,6 +95,12 @@ def finish(artifact: Artifact, output: Path, toolchain: Toolchain, progress: Pro
     """Write ``output``: the artifact with a variant of the vendor's binaries."""
     sources = read_sources(artifact)
     emulated = _emulated(artifact, sources.arch)
+    missing = [symbol for symbol in sources.kernels if symbol not in emulated]
+    if missing:
+        raise ArtifactError(
+            f"{artifact.path}: expected the kernel {missing[0]} among those of {sources.arch},"
+            f" got {len(emulated)} others (compile the model again)"
+        )
     versions, made = compile_sources(sources, toolchain, progress)
     with ArtifactWriter(output) as writer:
         pack = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sglk.errors import DeviceError
-from sglk.targets.cuda.device import CudaExecutable, slots
+from sglk.targets.cuda.device import CudaExecutable, recipes, slots
 from sglk.targets.cuda.device.null_driver import NullDriver
 from sglk.targets.cuda.device.slots import Slot
 from sglk.targets.cuda.device.step_layout import StepLayout
@@ -54,3 +54,15 @@ def test_views_of_many_layouts_are_forgotten(monkeypatch: pytest.MonkeyPatch) ->
         assert staged.layout is layout and slot.stage(layout) is staged
     assert len(slot._staged) <= 3
     slot.close()
+
+
+def test_layouts_go_with_their_recipes(
+    load: Load, toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recipes, "MAX_RECIPES", 2)
+    executable = load(max_tokens=64)
+    for length in (3, 20, 36, 50, 3, 20):  # a class each
+        tokens = [1] * length
+        executable.step(toy.batch([(tokens, 0, 1)]))
+        assert executable.argmax(np.zeros(1, np.int32)).tolist() == [toy.next_token(tokens)]
+    assert len(executable._book._layouts) <= 2

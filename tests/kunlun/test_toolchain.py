@@ -50,13 +50,16 @@ def stand_in(fault: str = "none", timeout: float = 20.0) -> Toolchain:
 
 @pytest.fixture
 def unfinished(tmp_path: Path) -> Path:
-    """An artifact as the compiler leaves it, but for its programs."""
-    path = tmp_path / "model.sglk"
+    return write_unfinished(tmp_path / "model.sglk")
+
+
+def write_unfinished(path: Path, **changes: object) -> Path:
+    """An artifact as the compiler leaves it, but for its programs; changes are of its sources."""
     meta = {"kind": "emulated", "kinds": "pppf", "param_bytes": 44, "engine": 0, "digest": "1"}
     pack = write_pack({symbol: PackedKernel(meta, b"emulated") for symbol in KERNELS})
     record = {
         "format": 1, "arch": "xpu3", "triton": "3.0 to 3.6", "modules": {"norm": ""},
-        "kernels": KERNELS,
+        "kernels": KERNELS, **changes,
     }  # fmt: skip
     with ArtifactWriter(path) as writer:
         writer.add_bytes("kernels/xpu3.pack", pack)
@@ -250,3 +253,26 @@ def test_sources_are_read_back_and_say_the_steps(unfinished: Path) -> None:
         sources = read_sources(artifact)
     assert set(sources.kernels) == set(KERNELS) and sources.arch == "xpu3"
     assert "FLAGTREE_BACKEND=xpu" in sources.steps[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"modules": {"../../outside": ""}}, "expected names of modules, got '../../outside'"),
+        (
+            {"kernels": {**KERNELS, "unheard_of": KERNELS["tile_2"]}},
+            "expected the kernel unheard_of among those of xpu3, got 2 others",
+        ),
+    ],
+)
+def test_sources_that_do_not_fit_are_refused(
+    tmp_path: Path, changes: dict[str, object], sentence: str
+) -> None:
+    path = write_unfinished(tmp_path / "wrong.sglk", **changes)
+    with (
+        Artifact.open(path) as artifact,
+        stand_in() as chain,
+        pytest.raises(ArtifactError, match=sentence),
+    ):
+        finish(artifact, tmp_path / "finished.sglk", chain, silent)
+    assert not (tmp_path / "finished.sglk").exists()

@@ -113,6 +113,7 @@ class RecipeBook:
 
     def _drop(self, recipe: Recipe) -> None:
         self._by_sizes.clear()
+        self._layouts.pop(recipe.sizes, None)
         self._free(self._recipes.pop((recipe.sizes, recipe.ending)))
 
     def run(self, recipe: Recipe, num_rows: int) -> None:
@@ -231,6 +232,7 @@ class RecipeBook:
         for recipe in self._recipes.values():
             self._free(recipe)
         self._recipes.clear()
+        self._layouts.clear()
         self._by_sizes.clear()
         self._generation = self._memory.generation
 
