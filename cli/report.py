@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..targets.dim_code import parse
+from .kernel_resources import expansion_lines, resource_lines
 from .limits import Limits
 from .roofline import Roofline, limit_notes, step_lines
 
@@ -54,8 +55,9 @@ def report_lines(report: Mapping[str, Any], limits: Limits | None = None) -> lis
         "rows of the operator table that the graph's ops took",
         *_row_lines(report["rows"]),
         "",
-        "tiles, by modelled time",
+        "tiles, by measured or modelled time",
         *_tile_lines(report["kernels"]),
+        *resource_lines(report["kernels"]),
         *_work_lines(report.get("costs", {}), limits),
         "",
         "passes that changed something",
@@ -94,6 +96,7 @@ def _result_lines(report: Mapping[str, Any]) -> list[str]:
     return [
         f"  weights      {size_text(report['weight_bytes'])} "
         f"(the source holds {size_text(report['source_bytes'])})",
+        *expansion_lines(kernels),
         f"  activations  {model.get('activations', 'f32')}, cache {model.get('kv_dtype', 'none')}",
         f"  graph        {captured} ops captured, {final} after passes",
         f"  fusions      {fusions or 'none'}",

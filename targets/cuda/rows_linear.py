@@ -43,6 +43,8 @@ LEAST_GROWTH = 0.8
 """Half the rows take at least so much of the time: weights are read and kernels start as before."""
 NEAR_COUNTS = 1.1
 """A time for other row counts is trusted less than one for these."""
+BARE_SHARED = 1024
+"""Bytes of shared memory that every program takes for itself."""
 UNMEASURED = 3.0
 """Times the modelled time: what a way counts as that nobody measured, where others were."""
 NORM_SECONDS = 1.6e-6
@@ -142,17 +144,28 @@ def _tile(config: LinearConfig) -> dict[str, int]:
 def _options(target: Target, product: Product) -> Iterator[tuple[LinearConfig, TileCost]]:
     """Ways to compute a product: measured ones, else those of other row counts, else any."""
     records = all_records(target.arch)
-    for record in exact(records, product):
+    known = exact(records, product)
+    for record in known:
         yield record.config, replace(_cost(record.config, product), measured=record.seconds)
+    if known:
+        return
     for record in near(records, product):
         cost = _cost(record.config, product)
+        if not _has_room(target, record.config):
+            continue
         growth = modelled(target, *PEAK, cost)[0] / _modelled(target, record)
         seconds = record.seconds * max(growth, LEAST_GROWTH)
         yield record.config, replace(cost, measured=seconds * NEAR_COUNTS)
     for config in _candidates(target, product):
-        known = alike(records, product, config)
-        factor = known.seconds / _modelled(target, known) if known else UNMEASURED
+        like = alike(records, product, config)
+        factor = like.seconds / _modelled(target, like) if like else UNMEASURED
         yield config, replace(_cost(config, product), correction=factor if records else 1.0)
+
+
+def _has_room(target: Target, config: LinearConfig) -> bool:
+    """Whether all programs of a persistent launch run at once, with tiles that may have grown."""
+    shared = target.memory[0].bytes // (config.smem_bytes + BARE_SHARED)
+    return config.constants.get("PROGRAMS", 0) <= target.programs * shared
 
 
 def _modelled(target: Target, record: Record) -> float:
