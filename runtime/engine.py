@@ -269,13 +269,17 @@ class Engine:
         self._landed = now
 
     def _lose(self, flight: Flight, error: str) -> None:
-        """The device failed: whatever was in flight ends, and no page that it wrote is kept."""
+        """The device failed: whoever ran or was in flight ends, and no page that is cached is kept.
+
+        Those that ran without a place in the lost steps may hold pages that these published.
+        """
         lost = [flight, *([self._flight] if self._flight not in (None, flight) else [])]
         self._flight = None
         now = self.clock()
-        requests = {chunk.request.id for f in lost if f for chunk in f.plan.chunks}
-        for live in [self._live[id] for id in requests if id in self._live]:
-            self._end(live, "error", now, error)
+        in_flight = {chunk.request.id for f in lost if f for chunk in f.plan.chunks}
+        for id in in_flight | set(self.scheduler.running):
+            if id in self._live:
+                self._end(self._live[id], "error", now, error)
         self.scheduler.kv.flush()
 
     def _audit_rows(self, audit: CacheAudit, plan: Plan, logits: Logits, now: float) -> None:

@@ -1,7 +1,7 @@
 """The vendor's operators as rows of the table: what they take, and why none is chosen yet.
 
-An operator is called through a small C adapter that ``sglk finish`` builds on a machine with the
-vendor's SDK. Until then its row is unavailable: never chosen, listed with the reason. The argument
+An operator would be called through a small C adapter, built on a machine with the vendor's SDK; no
+adapter exists yet, so each row is unavailable: never chosen, listed with the reason. The argument
 lists are those of public Python wrappers (vLLM-Kunlun, SGLang plugins); none of them was run.
 """
 
@@ -197,8 +197,8 @@ HOST = (
 
 def unavailable(vendor: VendorOp) -> str:
     return (
-        f"unavailable: no adapter for {vendor.function} is built "
-        "(sglk finish makes it where the vendor's SDK is installed)"
+        f"unavailable: there is no adapter for {vendor.function} "
+        "(it needs the vendor's SDK to be built and tried)"
     )
 
 
