@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from sglk.bench.tiny_config import FIRST_ID, VOCAB, tiny_config
 from sglk.errors import SglkError
+from sglk.frontend.capture import quiet
 from sglk.ir.graph import Graph, Value
 from sglk.ir.interpret import interpret
 from sglk.ir.rewrite import clone
@@ -53,9 +54,10 @@ class Unbuilt(Exception):
 def check(model_type: str, full: bool = False) -> Row:
     """Build, compile and compare one type. Anything but `SglkError` from our code is a crash."""
     try:
-        model, logits = reference(model_type)
-    except (Excluded, Unbuilt) as reason:
-        return Row(model_type, type(reason).__name__.lower(), str(reason))
+        with quiet():
+            model, logits = reference(model_type)
+    except (Excluded, Unbuilt) as why:
+        return Row(model_type, type(why).__name__.lower(), str(why))
     try:
         tier = _artifact(model) if full else _interpreter(model, tiny_config(model_type))
         with tier as (step, page_size):

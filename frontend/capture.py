@@ -30,6 +30,10 @@ EXAMPLE_TOKENS = 7  # torch specialises sizes 0 and 1, and nothing in a model is
 _INPUTS = {"token_ids": {1: "tokens"}, "position_ids": {1: "tokens"}}
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _PREFIX = "model_under_capture."
+FIXES_LENGTH = (
+    "the model's code depends on the number of tokens: scans in chunks, or choices among keys, "
+    "need states beside the KV cache, which are not supported"
+)
 
 
 def capture_causal_lm(config: Any, progress: Progress | None = None) -> Graph:
@@ -227,8 +231,16 @@ def model_errors(model_type: str, doing: str) -> Iterator[None]:
                 f"{model_type}: expected a model that calls transformers' AttentionInterface, got "
                 "one with attention classes of its own (this architecture is not supported)"
             ) from error
-        text = " ".join(str(error).split())[:400]
+        text = " ".join(str(error).split())
+        hint = "the cause has the model's source line"
+        if "Constraints violated" in text:
+            text, hint = _constraint(text), FIXES_LENGTH
         raise FrontendError(
             f"{model_type}: expected a model that can be captured with a symbolic token count, got "
-            f"{type(error).__name__} while {doing}: {text} (the cause has the model's source line)"
+            f"{type(error).__name__} while {doing}: {text[:400]} ({hint})"
         ) from error
+
+
+def _constraint(text: str) -> str:
+    """What torch could not hold for every length, without its advice."""
+    return text.partition("- ")[2].partition(" Suggested fixes")[0].partition(" The error")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,11 @@ class DimNames:
     def _dim(self, e: sympy.Basic) -> Dim:
         if isinstance(e, sympy.Integer):
             return int(e)
+        if isinstance(e, sympy.Symbol) and re.fullmatch(r"u\d+", e.name):
+            raise FrontendError(
+                f"size {e}: expected sizes that follow from those of the inputs, got one that "
+                "depends on their values (tokens sorted or chosen by what they hold)"
+            )
         if isinstance(e, sympy.Symbol):
             return dim(self.names.setdefault(e.name, e.name))
         if isinstance(e, FloorDiv):

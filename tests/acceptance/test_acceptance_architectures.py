@@ -26,6 +26,8 @@ MODEL_TYPES = (
     "glm4",
     "phi",
     "gpt2",
+    "mixtral",
+    "bloom",
 )
 ERROR = 1e-4
 """Relative L2 error of the worst row."""
