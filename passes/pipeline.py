@@ -26,6 +26,7 @@ from .instruments import Instrument, PassRecord, Timing, default_instruments
 from .quantize_activations import QuantizeActivations
 from .recognise_activations import RecogniseActivations
 from .recognise_attention import RecogniseAttention
+from .recognise_experts import RecogniseExperts
 from .recognise_gated_mlp import RecogniseGatedMlp
 from .recognise_layernorm import RecogniseLayernorm
 from .recognise_qkv import RecogniseQkv
@@ -78,6 +79,7 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         RecogniseRmsnorm(),
         RecogniseRope(),
         *only_if(target, "gated_linear", RecogniseGatedMlp(target.gated_rows)),
+        *only_if(target, "expert_mlp", RecogniseExperts()),
         *only_if(target, "linear", FuseLinearEpilogue(activation=False, residual=False)),
         RecogniseQkv(),
         Canonicalize(),

@@ -12,6 +12,7 @@ from ..ir.op import Op, result_types
 from ..ir.ops.attention import Attention, WriteKv
 from ..ir.ops.elementwise import Binary, Cast, Unary, Where
 from ..ir.ops.linear import GatedLinear, Linear, MatMul
+from ..ir.ops.moe import ExpertLinear, ExpertMlp, MoeRoute
 from ..ir.ops.norm import AddRmsNorm
 from ..ir.ops.shape import Concat, Reshape
 from ..ir.ops.sparse import Embedding
@@ -27,8 +28,8 @@ class StoreActivations(Pass):
     %h: f32 = embedding(%e, %ids); %y: f32 = linear(rmsnorm(%h, %w), %p)
       ->   %h: bf16 = embedding(%e, %ids) {dtype=bf16}; ... {dtype=bf16}
     Every f32 value that depends on an embedding, a float input or a state. Kernels compute in f32
-    and round what they store. f32 stay: outputs and what only scales or caps them (logits), values
-    of positions alone (rope tables), norm weights and biases.
+    and round what they store. f32 stay: outputs and what only scales or caps them (logits), the
+    same before a choice of experts, values of positions alone (rope tables), norm weights, biases.
     """
 
     name: ClassVar[str] = "store-activations"
@@ -47,9 +48,10 @@ class StoreActivations(Pass):
 
 
 def _wide_values(graph: Graph, static: set[Value]) -> set[Value]:
-    """f32 outputs, and back from them to the product that they come from."""
+    """f32 outputs and operands of routing, and back from them to the product they come from."""
     wide: set[Value] = set()
     todo = [v for v in graph.outputs if v.type.dtype == F32]
+    todo += [node.inputs[0] for node in graph.nodes if isinstance(node.op, MoeRoute)]
     while todo:
         value = todo.pop()
         node = value.producer
@@ -104,7 +106,7 @@ def _visit(graph: Graph, node: Node, active: set[Value], wide: set[Value]) -> bo
 
 
 def _typed(op: Op, keeps: bool) -> Op:
-    if isinstance(op, Embedding | Linear | GatedLinear) and not keeps:
+    if isinstance(op, Embedding | Linear | GatedLinear | ExpertLinear | ExpertMlp) and not keeps:
         return replace(op, dtype=BF16)
     return op
 
@@ -123,8 +125,11 @@ def _match_operands(graph: Graph, node: Node, keeps: bool) -> bool:
 def _wanted_types(node: Node, result: DType) -> Iterator[tuple[int, DType]]:
     """Operands whose float type is not free, by what their op asks of them."""
     op, count = node.op, len(node.inputs)
-    if isinstance(op, Linear | GatedLinear):
+    if isinstance(op, Linear | GatedLinear | ExpertLinear | ExpertMlp):
         yield 0, BF16
+        if isinstance(op, ExpertMlp):
+            yield 4, F32  # weights of the choices
+            yield from ((at, result) for at in range(5, count))
         if isinstance(op, Linear) and op.has_residual:
             yield count - 1, result
     elif isinstance(op, Binary | Concat | MatMul):

@@ -21,7 +21,9 @@ TENSOR_MAPS = "tensor_maps"
 """Feature: tiles copied by tensor maps (TMA)."""
 DEPENDENT_LAUNCH = "dependent_launch"
 """Feature: a kernel may start while the one ahead of it ends (programmatic dependent launch)."""
-FUSED_OPS = frozenset({"gated_linear", "linear", "rope_write_kv", "rope_write_kv.norms"})
+FUSED_OPS = frozenset(
+    {"expert_mlp", "gated_linear", "linear", "rope_write_kv", "rope_write_kv.norms"}
+)
 WARP = 32
 DTYPES = frozenset({F32, BF16, F16, I8, U8, I32, I64, BOOL})
 

@@ -16,7 +16,7 @@ from sglk.ir.ops.attention import Attention, PagedAttention, RopeWriteKv, WriteK
 from sglk.ir.ops.elementwise import Binary, Cast, Unary, Where
 from sglk.ir.ops.indexing import PutAxis, TakeAxis
 from sglk.ir.ops.linear import GatedLinear, Linear, MatMul
-from sglk.ir.ops.moe import ExpertLinear, MoeRoute
+from sglk.ir.ops.moe import ExpertLinear, ExpertMlp, MoeRoute
 from sglk.ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
 from sglk.ir.ops.order import CumSum, PutAlong, TakeAlong, TopK
 from sglk.ir.ops.reduce import Argmax, Argmin, Max, Mean, Min, Prod, Softmax, Sum
@@ -57,6 +57,10 @@ SAMPLES: dict[str, tuple[Op, list[str]]] = {
     "matmul": (MatMul(), ["f32[3, tokens, 4]", "f32[1, 4, tokens]"]),
     "moe_route": (MoeRoute(top_k=2, renormalize=False), ["f32[tokens, 6]"]),
     "expert_linear": (ExpertLinear(), ["f32[tokens, 8]", "f32[4, 6, 8]", "i32[tokens, 2]"]),
+    "expert_mlp": (
+        ExpertMlp("silu"),
+        ["f32[tokens, 8]", "f32[4, 12, 8]", "f32[4, 5, 6]", "i32[tokens, 2]", "f32[tokens, 2]"],
+    ),
     "top_k": (TopK(3), ["f32[tokens, 6]"]),
     "take_along": (TakeAlong(), ["f32[tokens, 6]", "i32[tokens, 2]"]),
     "put_along": (PutAlong(), ["f32[tokens, 6]", "i32[tokens, 2]", "f32[tokens, 2]"]),

@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 CASES = Path(__file__).parents[1] / "device"
-FILES = ("test_attention.py", "test_token_rows.py", "test_token_choice.py")
+FILES = ("test_attention.py", "test_token_rows.py", "test_token_choice.py", "test_experts.py")
 BF16 = (
     "q", "k", "v", "qkv", "x", "y", "w", "b", "sum", "residual", "k_cache", "v_cache",
     "q_norm", "k_norm",
