@@ -23,6 +23,7 @@ from ..errors import FrontendError, SglkError
 from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from . import (
+    fx_convert_attention,
     fx_convert_bags,
     fx_convert_elementwise,
     fx_convert_indexing,
@@ -41,6 +42,7 @@ from .fx_convert_dims import DimNames
 
 __all__ = [
     "convert_program",
+    "fx_convert_attention",
     "fx_convert_bags",
     "fx_convert_elementwise",
     "fx_convert_indexing",
@@ -309,7 +311,7 @@ class _Conversion:
             or not isinstance(fake, torch.Tensor)
         ):
             raise Unsupported("no converter")
-        plain = [torch.from_numpy(known[x].copy()) if isinstance(x, Value) else x for x in args]
+        plain = [torch.tensor(known[x]) if isinstance(x, Value) else x for x in args]
         target: Any = node.target
         data, type = numpy_array(target(*plain, **kwargs), f"the result of {op_name(target)}")
         return self.graph.const(data, type)

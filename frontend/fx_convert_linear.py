@@ -1,4 +1,4 @@
-"""Converters of matrix products, embeddings, norms and attention."""
+"""Converters of matrix products, embeddings and norms."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from ..ir.dtype import F32
 from ..ir.graph import Value
 from ..ir.ops import elementwise as ops
 from ..ir.ops import reduce as reduces
-from ..ir.ops.attention import Attention
 from ..ir.ops.linear import Linear, MatMul
 from ..ir.ops.norm import LayerNorm
-from ..ir.ops.shape import Transpose
 from ..ir.ops.sparse import Embedding
 from ..ir.types import TensorType
 from .fx_convert_context import Emitter, Unsupported, converts
 from .fx_convert_reduce import reduced
+from .fx_convert_shape import transpose
 
 # Products ----------------------------------------------------------------------------------
 
@@ -28,8 +27,26 @@ from .fx_convert_reduce import reduced
 def linear(e: Emitter, x: Value, weight: Value, bias: Value | None = None) -> Value:
     if weight.type.rank != 2 or x.type.rank < 1:
         raise Unsupported(f"a linear of {x.type} and {weight.type}")
+    if depends_on_inputs(weight):
+        turned = transpose(e, weight, 0, 1)
+        product = matmul(e, x, turned)
+        return product if bias is None else e.emit(ops.Add(), product, bias)
     rest = () if bias is None else (bias,)
     return e.emit(Linear(has_bias=bias is not None), x, weight, *rest)
+
+
+def depends_on_inputs(value: Value | None) -> bool:
+    """Whether a value is no weight and is not made of weights, which kernels want packed."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        top = pending.pop()
+        if top is None or top in seen:
+            continue
+        if top.kind == "input":
+            return True
+        seen.add(top)
+        pending += top.producer.inputs if top.producer is not None else []
+    return False
 
 
 @converts("matmul", "mm", "bmm")
@@ -37,7 +54,20 @@ def matmul(e: Emitter, a: Value, b: Value) -> Value:
     """Vectors become matrices of one row or column first."""
     left = e.reshape(a, (1, *a.type.shape)) if a.type.rank == 1 else a
     right = e.reshape(b, (*b.type.shape, 1)) if b.type.rank == 1 else b
-    return e.reshape(e.emit(MatMul(), left, right), e.shape)
+    return e.reshape(matmul_of(e, left, right), e.shape)
+
+
+def matmul_of(e: Emitter, a: Value, b: Value) -> Value:
+    """A product of matrices; more axes of batches than two become one."""
+    if a.type.rank <= 4 or a.type.shape[:-2] != b.type.shape[:-2]:
+        return e.emit(MatMul(), a, b)
+    product = e.emit(MatMul(), *(e.reshape(x, _joined(x)) for x in (a, b)))
+    return e.reshape(product, (*a.type.shape[:-1], b.type.shape[-1]))
+
+
+def _joined(x: Value) -> tuple[Any, ...]:
+    """Matrices in one axis of batches."""
+    return (TensorType(x.type.dtype, x.type.shape[:-2]).size, *x.type.shape[-2:])
 
 
 @converts("addmm", "baddbmm")
@@ -72,8 +102,13 @@ def layer_norm(
     size = math.prod(normalized_shape)
     lead = x.type.rank - len(normalized_shape)
     joined = e.reshape(x, (*x.type.shape[:lead], size))
-    rest = (_or(e, weight, 1, size), _or(e, bias, 0, size))
-    return e.reshape(e.emit(LayerNorm(eps), joined, *rest), x.type.shape)
+    is_late = depends_on_inputs(weight) or depends_on_inputs(bias)
+    stored = (None, None) if is_late else (weight, bias)
+    rest = (_or(e, stored[0], 1, size), _or(e, stored[1], 0, size))
+    y = e.reshape(e.emit(LayerNorm(eps), joined, *rest), x.type.shape)
+    if is_late and weight is not None:
+        y = e.emit(ops.Mul(), y, weight)
+    return e.emit(ops.Add(), y, bias) if is_late and bias is not None else y
 
 
 @converts("native_layer_norm")
@@ -115,46 +150,3 @@ def rms_norm(
     guard = e.scalar(float(np.finfo(np.float32).eps) if eps is None else eps, F32)
     scaled = e.emit(ops.Mul(), x, e.emit(ops.Rsqrt(), e.emit(ops.Add(), mean, guard)))
     return scaled if weight is None else e.emit(ops.Mul(), scaled, weight)
-
-
-# Attention ---------------------------------------------------------------------------------
-
-
-@converts("sglk.attention")
-def attention(
-    e: Emitter,
-    q: Value,
-    k: Value,
-    v: Value,
-    scale: float,
-    causal: bool,
-    window: int | None,
-    softcap: float | None,
-    sinks: Value | None,
-) -> Value:
-    op = Attention(float(scale), causal, window, softcap, has_sinks=sinks is not None)
-    return e.emit(op, q, k, v, *(() if sinks is None else (sinks,)))
-
-
-@converts("scaled_dot_product_attention")
-def scaled_dot_product_attention(
-    e: Emitter,
-    q: Value,
-    k: Value,
-    v: Value,
-    attn_mask: Value | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Value:
-    """Plain modules; a mask tensor has no symbolic meaning and is refused."""
-    if attn_mask is not None or dropout_p:
-        raise Unsupported("attention with a mask tensor or dropout (use is_causal)")
-    head_dim = q.type.shape[-1]
-    if q.type.rank != 4 or not isinstance(head_dim, int):
-        raise Unsupported(f"attention of {q.type}")
-    factor = float(head_dim**-0.5 if scale is None else scale)
-    out = e.emit(Attention(factor, is_causal), q, k, v)
-    return e.emit(Transpose((0, 2, 1, 3)), out)

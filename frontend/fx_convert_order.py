@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..ir.dtype import I32
+from ..ir.dtype import BOOL, I32
 from ..ir.graph import Value
 from ..ir.ops import elementwise as ops
 from ..ir.ops.moe import ExpertLinear
@@ -36,13 +36,14 @@ def _known_width(x: Value) -> int:
 def topk(
     e: Emitter, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Value, ...]:
-    moved = _last(e, x, dim)
+    moved = _last(e, e.cast(x, I32) if x.type.dtype == BOOL else x, dim)
     if not isinstance(k, int) or not 0 < k <= _known_width(moved):
         raise Unsupported(f"the {k} largest of {moved.type}")
     source = moved if largest else e.emit(ops.Neg(), moved)
     values, ids = e.graph.append(TopK(k), source)
     values = values if largest else e.emit(ops.Neg(), values)
-    return tuple(e.reshape(_last(e, v, dim), e.shape) for v in (values, ids))
+    values, ids = (e.reshape(_last(e, v, dim), e.shape) for v in (values, ids))
+    return e.cast(values, x.type.dtype), ids
 
 
 @converts("sort")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...ir.target import Denied
-from ..rows import cache, generic, indexing, linear, math, order, spatial, token
+from ..rows import cache, generic, high_rank, indexing, linear, math, order, spatial, token
 from ..table import OperatorRow
 from . import rows_attention, rows_exact, rows_int8, rows_native, rows_spatial, rows_tiles
 
@@ -22,6 +22,7 @@ TABLE: tuple[OperatorRow, ...] = (
     *indexing.ROWS,
     *indexing.IN_ORDER,
     *spatial.ROWS,
+    *high_rank.ROWS,
     *rows_spatial.ROWS,
 )
 DENIED: tuple[Denied, ...] = ()

@@ -1,7 +1,8 @@
 """Ops along the last axis: the largest, elements by index, running sums; sums of a middle axis;
 products of small matrices in batches.
 
-Layouts: x [rows, N] contiguous, f32 (take_along, put_along: f32 or i32); ids i32 [rows, TOP_K].
+Layouts: x [rows, N] contiguous, f32 or i32 (take_along, put_along: any type); ids
+i32 [rows, TOP_K].
 Grid: (rows, 1, 1), one program per row; sum_middle: (outer, cdiv(INNER, BLOCK), 1); batched_matmul:
 (batches * M, cdiv(N, BLOCK), 1).
 Limits: BLOCK a power of two, at least N in top_k and put_along. NaN is not handled.
@@ -17,10 +18,11 @@ def top_k(x, values, ids, N: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.conste
     """values [rows, TOP_K] and their places, largest first, of equal ones the lowest place."""
     row = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, BLOCK)
-    every = tl.load(x + row * N + e, mask=e < N, other=float("-inf"))
+    low = float("-inf") if x.dtype.element_ty.is_floating() else -2147483648
+    every = tl.load(x + row * N + e, mask=e < N, other=low)
     free = (e < N).to(tl.int32)
     for j in range(TOP_K):
-        best = tl.max(tl.where(free > 0, every, float("-inf")), 0)
+        best = tl.max(tl.where(free > 0, every, low), 0)
         chosen = tl.min(tl.where((free > 0) & (every == best), e, BLOCK), 0)
         tl.store(values + row * TOP_K + j, best)
         tl.store(ids + row * TOP_K + j, chosen)
@@ -86,7 +88,7 @@ def batched_matmul(
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     a += i0 * a0 + i1 * a1 + row % M * K
     b += i0 * b0 + i1 * b1
-    acc = tl.zeros((BLOCK,), tl.float32)
+    acc = tl.zeros((BLOCK,), y.dtype.element_ty)
     for k in range(K):
         acc += tl.load(a + k) * tl.load(b + k * N + n, mask=n < N, other=0.0)
     tl.store(y + row.to(tl.int64) * N + n, acc, mask=n < N)

@@ -70,6 +70,10 @@ def emit_binary(node: Node, ctx: Lowering) -> None:
     emit_strided("maths.binary", "ab", node, ctx, {"KIND": node.op.name})
 
 
+def emit_equal(node: Node, ctx: Lowering) -> None:
+    emit_strided("elementwise.binary", "ab", node, ctx, {"KIND": node.op.name})
+
+
 # Reductions -----------------------------------------------------------------------------------
 
 
@@ -138,6 +142,7 @@ ROWS = (
     *(_row(op, "exact", accepts_float_pairs, emit_binary, 2) for op in ("mod", "floor_div")),
     *(_row(op, "integer", accepts_integer_pairs, emit_binary) for op in OF_BITS),
     _row("xor", "maths", accepts_bool_pairs, emit_binary),
+    *(_row(op, "bool", accepts_bool_pairs, emit_equal, 0) for op in ("eq", "ne")),
     *(_row(op, "axis", accepts_lines, emit_reduce, 0) for op in REDUCTIONS),
     _row("cumsum", "axis", accepts_lines, emit_cumsum, 0),
     _row("softmax", "axis", accepts_float_lines, emit_softmax, 0),

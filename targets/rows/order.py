@@ -7,7 +7,7 @@ wants more of them brings rows of its own.
 from __future__ import annotations
 
 from ...ir.dim import as_dim, cdiv, prod
-from ...ir.dtype import BF16, F16, F32, I32
+from ...ir.dtype import BF16, BOOL, F16, F32, I32
 from ...ir.graph import Node
 from ...ir.ops.order import TopK
 from ...ir.ops.reduce import Reduce
@@ -31,17 +31,17 @@ def _power_of_two(n: int) -> int:
 
 
 def accepts_row(node: Node, target: Target) -> str:
-    """Floats to order or add, and a row that fits."""
+    """Numbers to order or add, and a row that fits."""
     x = node.inputs[0].type
-    if x.dtype != F32:
-        return f"expected f32, got {x.dtype}"
+    if x.dtype not in (F32, I32):
+        return f"expected f32 or i32, got {x.dtype}"
     return _fits(node)
 
 
 def accepts_pick(node: Node, target: Target) -> str:
     x = node.inputs[0].type
-    if x.dtype not in (F32, I32) or node.inputs[1].type.dtype != I32:
-        return f"expected f32 or i32 and i32 indices, got {x} and {node.inputs[1].type}"
+    if x.dtype not in (F32, I32, BOOL) or node.inputs[1].type.dtype != I32:
+        return f"expected f32, i32 or bool and i32 indices, got {x} and {node.inputs[1].type}"
     return _fits(node)
 
 
@@ -113,8 +113,8 @@ def accepts_matmul(node: Node, target: Target) -> str:
     """Matrices of known size; more than two dims of batches must be joined to two first."""
     for value in (*node.inputs, *node.outputs):
         x = value.type
-        if x.dtype != F32 or not all(isinstance(d, int) for d in x.shape[-2:]):
-            return f"expected f32 matrices of known size, got {x}"
+        if x.dtype not in (F32, I32) or not all(isinstance(d, int) for d in x.shape[-2:]):
+            return f"expected f32 or i32 matrices of known size, got {x}"
         if x.rank > RANK:
             return f"expected at most {RANK} dims, got {x}"
     return ""
