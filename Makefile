@@ -3,6 +3,7 @@
 #   PYTHON=python3.12         interpreter to use (default: the first of 3.11, 3.12 that works)
 #   VENV=/some/where          folder of the virtual environment
 #   PROMPT="..."              the question that `make demo` asks
+#   TARGET=kunlun             chip that `make demo` compiles for; kunlun runs on the emulator
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu    where to look for a smaller torch, if anywhere
 
 SHELL := /bin/bash
@@ -13,7 +14,9 @@ SHELL := /bin/bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 PROMPT ?= What is the capital of France?
-MODEL := .cache/smollm2.sglk
+TARGET ?= cpu
+MODEL := .cache/smollm2$(if $(filter-out cpu,$(TARGET)),-$(subst :,-,$(TARGET))).sglk
+DEVICE := $(if $(filter kunlun%,$(TARGET)),--device emulator)
 OVERLAY := .cache/overlay
 TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -23,14 +26,14 @@ SOURCES := $(shell find frontend ir passes targets driver.py cli/compile.py \
 .PHONY: help demo test lint format types clean
 
 help:
-	@echo "make demo    compile SmolLM2 for this CPU and ask it a question"
+	@echo "make demo    compile SmolLM2 for this CPU and ask it a question; TARGET=kunlun: on an emulated P800"
 	@echo "make test    run the whole suite"
 	@echo "make lint    ruff: rules and format"
 	@echo "make types   mypy --strict"
 	@echo "make clean   remove .venv, .cache and build folders"
 
 demo: $(MODEL)
-	$(BIN)/sglk run $(MODEL) --stats "$(PROMPT)"
+	$(BIN)/sglk run $(MODEL) $(DEVICE) --stats "$(PROMPT)"
 
 test: $(VENV)/installed-test
 	$(BIN)/python -m pytest -q
@@ -55,7 +58,7 @@ clean:
 $(MODEL): $(VENV)/installed-compile examples/fetch_smollm2.py $(SOURCES)
 	@mkdir -p $(@D)
 	model="$$($(BIN)/python examples/fetch_smollm2.py)" && \
-	$(BIN)/sglk-compile "$$model" --target cpu -o $@
+	$(BIN)/sglk-compile "$$model" --target $(TARGET) -o $@
 
 $(VENV)/installed-compile: $(VENV)/installed-torch setup.cfg
 	$(PIP) -e '.[compile]'

@@ -41,6 +41,8 @@ class Knobs:
     """JSON file of facts of the Kunlun chip that replace ours, by name."""
     kunlun_hazards: str = ""
     """Silent errors of the vendor's compiler to put into emulated kernels, by name, or all."""
+    kunlun_emulator: str = ""
+    """Settings of the Kunlun emulator, as in ``devices=2,main_bytes=1e6``."""
     kunlun_python: str = ""
     """Python of the environment that has the vendor's Triton, for ``sglk finish``."""
     graphs: str = "check"

@@ -14,13 +14,14 @@ from .norm import store_chunk
 
 @triton.jit
 def load_or(p, at, fill, N: tl.constexpr, BLOCK: tl.constexpr):
-    """p[at .. at+BLOCK), `fill` beyond N."""
+    """p[at .. at+BLOCK), `fill` beyond N: chosen after the load, as some chips ignore `other`."""
     i = at + tl.arange(0, BLOCK)
     if N % BLOCK == 0:
-        chunk = tl.load(p + i)
+        chunk = tl.load(p + i).to(tl.float32)
     else:
-        chunk = tl.load(p + i, mask=i < N, other=fill)
-    return chunk.to(tl.float32)
+        chunk = tl.load(p + i, mask=i < N).to(tl.float32)
+        chunk = tl.where(i < N, chunk, fill)
+    return chunk
 
 
 @triton.jit

@@ -253,13 +253,16 @@ def emit_write_kv(node: Node, ctx: Lowering) -> None:
 SUMS = ("sum", "mean", "max", "argmax", "softmax")
 
 
-def unmasked(accepts: Callable[[Node, Target], str]) -> Callable[[Node, Target], str]:
-    """A reduction's predicate, for rows that blocks divide: lanes beyond a row hold anything."""
+def computed(accepts: Callable[[Node, Target], str]) -> Callable[[Node, Target], str]:
+    """A reduction's predicate: a row's last block reads on, so only rows that blocks divide may
+    come from a weight, which has no room behind it.
+    """
 
     def check(node: Node, target: Target) -> str:
-        size = node.inputs[0].type.shape[-1]
-        if not isinstance(size, int) or size % generic.BLOCK:
-            return f"expected a last dim of a multiple of {generic.BLOCK}, got {size}"
+        x = node.inputs[0]
+        size = x.type.shape[-1]
+        if x.kind not in ("node", "input") and (not isinstance(size, int) or size % generic.BLOCK):
+            return f"expected computed rows or a multiple of {generic.BLOCK}, got {x.kind} {x.type}"
         return accepts(node, target)
 
     return check
@@ -286,7 +289,7 @@ ROWS = (
     OperatorRow("write_kv", "cluster-write-kv", "triton", 10, accepts_kv, emit_write_kv),
     OperatorRow("reshape", "view", "view", 10, always, emit_nothing),
     *(
-        replace(row, accepts=unmasked(row.accepts)) if row.op in SUMS else row
+        replace(row, accepts=computed(row.accepts)) if row.op in SUMS else row
         for row in generic.ROWS
     ),
 )  # fmt: skip

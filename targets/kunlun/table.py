@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from ...ir.target import Denied
 from ..table import OperatorRow
-from . import rows_cluster, rows_sdnn, vendor
+from . import rows_cluster, rows_experts, rows_sdnn, vendor
 
-TABLE: tuple[OperatorRow, ...] = (*vendor.ROWS, *rows_sdnn.ROWS, *rows_cluster.ROWS)
+TABLE: tuple[OperatorRow, ...] = (
+    *vendor.ROWS,
+    *rows_sdnn.ROWS,
+    *rows_cluster.ROWS,
+    *rows_experts.ROWS,
+)
 DENIED: tuple[Denied, ...] = vendor.NOT_TO_USE

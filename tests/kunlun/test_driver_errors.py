@@ -360,15 +360,17 @@ def test_a_library_without_the_api_is_refused() -> None:
 def test_settings_come_from_the_environment(
     library_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SGLK_XPU_EMULATOR", "main_bytes=4096")
+    monkeypatch.setenv("SGLK_KUNLUN_EMULATOR", "main_bytes=4096")
     library = XreLibrary.from_bytes("emulator", library_bytes)
     xpu = Xpu(library)
     assert xpu.attribute("main_bytes") == 4096
     xpu.close()
     library.close()
-    monkeypatch.setenv("SGLK_XPU_EMULATOR", "no_such=1")
+    monkeypatch.setenv("SGLK_KUNLUN_EMULATOR", "no_such=1")
     library = XreLibrary.from_bytes("emulator", library_bytes)
-    with pytest.raises(DeviceError, match=r"UNINIT \(702\): SGLK_XPU_EMULATOR: expected name=val"):
+    with pytest.raises(
+        DeviceError, match=r"UNINIT \(702\): SGLK_KUNLUN_EMULATOR: expected name=val"
+    ):
         Xpu(library)
     library.close()
 

@@ -241,7 +241,7 @@ def test_a_closed_executable_says_so(toy: Path) -> None:
 
 
 def test_pages_are_bounded_by_the_device(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SGLK_XPU_EMULATOR", f"main_bytes={TABLE.nbytes + 10 * PAGE * 4}")
+    monkeypatch.setenv("SGLK_KUNLUN_EMULATOR", f"main_bytes={TABLE.nbytes + 10 * PAGE * 4}")
     with Artifact.open(toy) as artifact:
         assert EmulatorDevice().kv_bytes_per_page(artifact) == PAGE * 4
         with pytest.raises(

@@ -21,12 +21,14 @@ from sglk.ir.dim import dim
 from sglk.ir.dtype import BF16, F16, F32, I32
 from sglk.ir.graph import Graph, Value
 from sglk.ir.ops.attention import SLOTS, PagedAttention, RopeWriteKv, WriteKv
-from sglk.ir.ops.elementwise import Add, Exp
+from sglk.ir.ops.elementwise import Add, Div, Exp, Mul
 from sglk.ir.ops.linear import Linear
+from sglk.ir.ops.moe import ExpertLinear
 from sglk.ir.ops.norm import AddRmsNorm, LayerNorm
+from sglk.ir.ops.order import TopK
 from sglk.ir.ops.reduce import Softmax, Sum
 from sglk.ir.ops.rope import Rope
-from sglk.ir.ops.shape import Slice, Transpose
+from sglk.ir.ops.shape import Reshape, Slice, Transpose
 from sglk.ir.types import TensorType
 from sglk.targets.kernel import Kernel
 from sglk.targets.kunlun.compile import lower, padded_bytes, target_for
@@ -83,8 +85,21 @@ def other_ops() -> Graph:
     tables = ints("starts", S + 1), ints("lens", S), ints("table", S, P)
     a = g.emit(attention, q, state, *tables, param("sinks", F32, 4))
     a = g.emit(Transpose((1, 0, 2)), g.emit(Rope(), a, cos, sin))
-    g.outputs = [g.emit(Sum(-1), g.emit(Softmax(-1), a))]
+    g.outputs = [g.emit(Sum(-1), g.emit(Softmax(-1), a)), expert_ops(g, x)]
     return g
+
+
+def expert_ops(g: Graph, x: Value) -> Value:
+    """A mixture of experts: what is chosen has less than 64 elements, and 60 experts no power."""
+    router = g.param("router", TensorType(F32, (60, 128)))
+    weights, ids = g.append(TopK(3), g.emit(Softmax(-1), g.emit(Linear(), x, router)))
+    total = g.emit(Sum(-1, keepdim=True), weights)
+    experts = [g.param(f"e{t}", TensorType(t, (60, 128, 128))) for t in (F16, BF16)]
+    y = x
+    for weight in experts:
+        y = g.emit(ExpertLinear(), y, weight, ids)
+    scaled = g.emit(Mul(), y, g.emit(Reshape((T, 3, 1)), g.emit(Div(), weights, total)))
+    return g.emit(Sum(1), scaled)
 
 
 def kernels_of(graph: Graph) -> dict[str, Kernel]:
@@ -127,8 +142,9 @@ def test_use_of_memory_is_modelled_by_path(
 ) -> None:
     for symbol, text in texts.items():
         use = memory_use(text, TARGET.chip)
-        module = kernels[symbol].function.partition(".")[0]
-        assert use.on_engine == (module in ("whole_linear", "row_attention"))
+        function = kernels[symbol].function
+        products = ("whole_linear.", "row_attention.", "whole_experts.expert_linear")
+        assert use.on_engine == function.startswith(products)
         assert (use.uni_sram if use.on_engine else use.lm) > 0
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import cast
 
+from .... import knobs
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Artifact
 from ...artifact.kernel_pack import PackedKernel, read_pack
@@ -48,7 +49,8 @@ class KunlunDevice:
             undo.callback(library.close)
             if library.is_emulated:
                 threads = num_threads or len(os.sched_getaffinity(0))
-                library.call("xpuemu_configure", f"threads={threads}".encode())
+                for settings in filter(None, (f"threads={threads}", knobs.get().kunlun_emulator)):
+                    library.call("xpuemu_configure", settings.encode())
             xpu = Xpu(library)
             undo.callback(xpu.close)
             player = open_player(artifact, library)

@@ -23,7 +23,7 @@ _RELOAD = "close the executable and load the artifact again; if it stays, reset 
 _LOGS = "see the kernel log (dmesg) and xpu-smi"
 ERRORS = _table(
     (701, "INVALID_DEVICE", "no such device", "see xpu-smi and XPU_VISIBLE_DEVICES"),
-    (702, "UNINIT", "the runtime is not initialised", "check the driver and SGLK_XPU_EMULATOR"),
+    (702, "UNINIT", "the runtime is not initialised", "check the driver and SGLK_KUNLUN_EMULATOR"),
     (703, "NODEV", "no device on this machine", "run with --device emulator, or check /dev/xpu*"),
     (704, "VERSION", "runtime and driver do not fit", "install the XRE of the driver's version"),
     (705, "NOMEM", "out of device memory", "use fewer pages, shorter steps or a smaller model"),

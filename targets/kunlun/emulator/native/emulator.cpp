@@ -30,8 +30,8 @@ int start() {
   static bool is_read = false;
   if (!is_read && !read_settings(XPU_DEFAULTS, &bad)) return fail(XPU_UNINIT, "built with an unknown setting: %s", bad);
   is_read = true;
-  if (!read_settings(getenv("SGLK_XPU_EMULATOR"), &bad))
-    return fail(XPU_UNINIT, "SGLK_XPU_EMULATOR: expected name=value, got %s", bad);
+  if (!read_settings(getenv("SGLK_KUNLUN_EMULATOR"), &bad))
+    return fail(XPU_UNINIT, "SGLK_KUNLUN_EMULATOR: expected name=value, got %s", bad);
   if (num_devices() < 0 || num_devices() > MAX_DEVICES) return fail(XPU_UNINIT, "expected at most 64 devices");
   for (int i = 0; i < num_devices(); i++) {
     describe_memory(i);
