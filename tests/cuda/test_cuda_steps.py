@@ -348,6 +348,9 @@ def test_launches_can_be_timed_one_by_one(load: Load, toy: Any, driver: NullDriv
         ("write", "write_kv"), ("attend", "attention"), ("head", "linear"), ("place", "place"),
         ("best", "argmax"),
     ]  # fmt: skip
+    driver.records.clear()
+    decode(toy, executable, texts, FIRST_PAGES[:2])
+    assert driver.of("graph")  # as before
 
 
 def test_a_server_steps_in_a_thread_of_its_own(load: Load, toy: Any) -> None:

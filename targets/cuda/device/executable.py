@@ -233,9 +233,10 @@ class CudaExecutable:
         self._resources.callback(self._book.timer.close)
 
     def profile(self, entry: str = STEP) -> list[CallTime]:
-        """Time of each call since `start_profile`; those of the sampler follow the step's."""
+        """Time of each call since `start_profile`, which ends; the sampler's follow the step's."""
         self._program(entry)
-        return self._book.timer.times() if self._book.timer else []
+        timer, self._book.timer = self._book.timer, None
+        return timer.times() if timer else []
 
     def memory_bytes(self) -> dict[str, int]:
         """Device memory by purpose."""
