@@ -19,9 +19,11 @@ Kernels and grids
   combine         y[t] = residual[t] + sum over j of weights[t, j] * z[t * TOP_K + j]; grid
                   (cdiv(N, BLOCK), T, 1)
 residual [T, N] may be None, then given as a constant.
-Limits: blocks powers of two, in `linear` at least 16; any N and K. SWAP as in `split_k.py`.
-Numerics: f32 sums over ascending k in steps of the matrix units, whatever BLOCK_M, BLOCK_N and
-  BLOCK_K are; the sum over j ascends. So a row has the same bits whatever it shares a tile with.
+Limits: blocks powers of two, in `linear` at least 16; any N and K; BLOCK_J the next power of two of
+  TOP_K. SWAP as in `split_k.py`.
+Numerics: `linear` sums over ascending k in steps of the matrix units, whatever BLOCK_M, BLOCK_N and
+  BLOCK_K are, and `combine` over ascending j: a row has the same bits whatever it shares a tile
+  with. The others sum in another order, always the same.
 PDL: as in `gemv.py`; the wait comes first.
 """
 
@@ -161,26 +163,29 @@ def store_sum(residual, y, t, n, total, N: tl.constexpr):
 @triton.jit
 def few_combined(
     x, w, ids, weights, residual, y,
-    K: tl.constexpr, N: tl.constexpr, TOP_K: tl.constexpr,
+    K: tl.constexpr, N: tl.constexpr, TOP_K: tl.constexpr, BLOCK_J: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """All choices of one token, summed."""
+    """All choices of one token, summed: rows of all its experts in one tile, read at a time."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     t = tl.program_id(1)
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    sums = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
-    for j in tl.static_range(TOP_K):
-        pair = t * TOP_K + j
-        weight = tl.load(weights + pair)
-        matrix = w + tl.load(ids + pair).to(tl.int64) * (N * K)
-        for k0 in tl.static_range(0, K, BLOCK_K):
-            k = k0 + tl.arange(0, BLOCK_K)
-            xs = load_some(x + pair.to(tl.int64) * K, k, K, BLOCK_K) * weight
-            xs = tl.broadcast_to(xs[None, :], (BLOCK_N, BLOCK_K))
-            sums = tl.fma(load_weight(matrix, n, k, N, K, BLOCK_N, BLOCK_K), xs, sums)
-    store_sum(residual, y, t, n, tl.sum(sums, 1), N)
+    row = tl.arange(0, BLOCK_J * BLOCK_N)
+    j = row // BLOCK_N
+    n = tl.program_id(0) * BLOCK_N + row % BLOCK_N
+    exists = (j < TOP_K) & (n < N)
+    pair = t * TOP_K + tl.minimum(j, TOP_K - 1)
+    weight = tl.load(weights + pair)
+    w_rows = w + (tl.load(ids + pair).to(tl.int64) * N + n) * K
+    x_rows = x + pair.to(tl.int64) * K
+    sums = tl.zeros((BLOCK_J * BLOCK_N, BLOCK_K), tl.float32)
+    for k0 in tl.static_range(0, K, BLOCK_K):
+        ws = load_rows(w_rows, k0, exists, K, BLOCK_K).to(tl.float32)
+        sums = tl.fma(ws, load_rows(x_rows, k0, exists, K, BLOCK_K).to(tl.float32), sums)
+    each = tl.where(exists, tl.sum(sums, 1) * weight, 0.0)
+    total = tl.sum(tl.reshape(each, (BLOCK_J, BLOCK_N)), 0)
+    store_sum(residual, y, t, tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), total, N)
 
 
 @triton.jit

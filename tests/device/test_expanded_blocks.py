@@ -26,8 +26,8 @@ def test_values_are_those_of_dequantize(
     got = bf16(np.full((count, kind.elements), np.nan, np.float32))
     block = 2048 // kind.elements
     constants = {**PACKED[name].constants, "BLOCK": block}
-    # Bytes go as i8: this launcher takes u8 for e4m3.
-    raw = array.raw.reshape(-1).view(np.int8)
+    torch = pytest.importorskip("torch")
+    raw = torch.from_numpy(array.raw.reshape(-1)).cuda()  # `on_gpu` takes arrays of u8 for e4m3
     on_gpu(
         expand_blocks, (-(-count // block), 1, 1), constants, blocks=raw, weight=got, count=count
     )

@@ -150,7 +150,7 @@ def test_products_of_few_pairs(launch: Launch, bf16: ToBF16, block_n: int, block
     assert close(inner.floats(), wanted.reshape(-1, N))
     launch(
         grouped_linear.few_combined, (-(-K // block_n), tokens),
-        {**shared, "K": N, "N": K, "residual": None},
+        {**shared, "K": N, "N": K, "BLOCK_J": 2, "residual": None},
         x=inner, w=down, ids=ids, weights=weights, y=y,
     )  # fmt: skip
     z = reference(inner.floats().reshape(tokens, TOP_K, N), down.floats(), ids)
