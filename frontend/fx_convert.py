@@ -39,6 +39,7 @@ from .fx_convert_complex import NAMES as COMPLEX_NAMES
 from .fx_convert_complex import Complex, convert_complex
 from .fx_convert_context import CONVERTERS, Emitter, Unsupported, numpy_array, source_line
 from .fx_convert_dims import DimNames
+from .in_place import without_in_place
 
 __all__ = [
     "convert_program",
@@ -68,6 +69,7 @@ def convert_program(
     ``rename`` turns names of parameters and buffers into those of the weights. Integers become i32,
     floats f32.
     """
+    without_in_place(program)
     if needs_decomposition(program):
         program = decompose(program)
     _refuse_state(program, name)

@@ -74,11 +74,12 @@ def case(
     x0: Draw | None = None,
     x1: Draw | None = None,
     x2: Draw | None = None,
+    x3: Draw | None = None,
     note: str = "",
     build: Build | None = None,
 ) -> Case:
     """``case(Embedding(), "w f32[50, 64]", "i32[n]", x1=below(50))``: x1 draws operand 1."""
-    draws = {i: draw for i, draw in enumerate((x0, x1, x2)) if draw is not None}
+    draws = {i: draw for i, draw in enumerate((x0, x1, x2, x3)) if draw is not None}
     return Case(op, operands, draws, build, note)
 
 

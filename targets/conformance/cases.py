@@ -16,7 +16,7 @@ from ...ir.op import OPS
 from ...ir.ops.activations import GroupSums, QuantizeRows, RoundRows
 from ...ir.ops.elementwise import Binary, Cast, Unary, Where
 from ...ir.ops.linear import Linear
-from ...ir.ops.moe import ExpertLinear, MoeRoute
+from ...ir.ops.moe import ExpertLinear, ExpertMlp, MoeRoute
 from ...ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
 from ...ir.ops.order import CumSum, PutAlong, TakeAlong, TopK
 from ...ir.ops.reduce import Argmax, Argmin, Max, Mean, Min, Prod, Softmax, Sum
@@ -138,6 +138,10 @@ def _experts() -> Iterable[Case]:
         weight = f"w {dtype}[5, 65, 64]"
         yield case(ExpertLinear(), "f32[n, 64]", weight, "i32[n, 2]", x2=below(5))
         yield case(ExpertLinear(), "f32[n, 2, 64]", weight, "i32[n, 2]", x2=below(5))
+    for kind in (F32, BF16):
+        both = (f"w {kind}[5, 256, 64]", f"w {kind}[5, 64, 128]")
+        choice = ("i32[n, 2]", "f32[n, 2]")
+        yield case(ExpertMlp("silu", dtype=kind), f"{kind}[n, 64]", *both, *choice, x3=below(5))
 
 
 def _fewer_bits() -> Iterable[Case]:

@@ -182,7 +182,10 @@ def where(
     """y = a where c != 0, else b; c of any type."""
     row = tl.program_id(1)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    chosen = tl.load(strided(c, c0, c1, c2, d1, d2, row) + i * C3, mask=i < d3, other=0) != 0
+    if C3 == 0:  # one for the row: a single element, as some chips gather no bytes
+        chosen = (tl.load(strided(c, c0, c1, c2, d1, d2, row)) != 0) & (i < d3)
+    else:
+        chosen = tl.load(strided(c, c0, c1, c2, d1, d2, row) + i * C3, mask=i < d3, other=0) != 0
     left = tl.load(strided(a, a0, a1, a2, d1, d2, row) + i * A3, mask=i < d3, other=0)
     right = tl.load(strided(b, b0, b1, b2, d1, d2, row) + i * B3, mask=i < d3, other=0)
     y += row.to(tl.int64) * d3
