@@ -383,9 +383,7 @@ def _view_roots(graph: Graph, selection: Selection) -> dict[Value, Value]:
     return roots
 
 
-def _source(
-    node: Node, output: Value, is_view: bool, roots: Mapping[Value, Value]
-) -> Value | None:
+def _source(node: Node, output: Value, is_view: bool, roots: Mapping[Value, Value]) -> Value | None:
     if is_view:
         return node.inputs[0]
     states = [v for v in node.inputs if roots.get(v, v).kind == "state"]
