@@ -73,6 +73,8 @@ OPINFO_OF = {
     "view": "view",
 }
 """The OpInfo whose samples reach an op that has none of its own name."""
+ALWAYS: dict[str, dict[str, Any]] = {"sort": {"dim": -1, "stable": True}}
+"""Arguments that a sample has unless it says otherwise: without, equal elements have no order."""
 OWN: dict[str, tuple[Any, tuple[int, ...], tuple[Any, ...]]] = {
     "col2im": (torch.nn.functional.fold, (2, 12, 12), ((4, 5), (2, 2), 1, 0, 1)),
 }

@@ -212,6 +212,8 @@ def masked_scatter(e: Emitter, x: Value, mask: Value, source: Value) -> Value:
 def _along(e: Emitter, x: Value, dim: int, ids: Value) -> Value:
     """Flat indices of the places that ``gather`` reads and ``scatter`` writes."""
     sizes = known_sizes(x.type.shape, "indices along an axis")
+    if not sizes:
+        return _flat(e, e.cast(ids, I32))
     places = []
     for axis, count in enumerate(known_sizes(ids.type.shape, "indices along an axis")):
         if axis == axis_of(x, dim):
@@ -220,8 +222,9 @@ def _along(e: Emitter, x: Value, dim: int, ids: Value) -> Value:
             column = [1] * len(sizes)
             column[axis] = count
             places.append(constant_ids(e, np.arange(count).reshape(column)))
-    flat = _flat_ids(e, sizes, places) if places else e.cast(ids, I32)
-    return _flat(e, e.broadcast(flat, ids.type.shape))
+    if not places:
+        return _flat(e, e.cast(ids, I32))
+    return _flat(e, e.broadcast(_flat_ids(e, sizes, places), ids.type.shape))
 
 
 def gather_any(e: Emitter, x: Value, dim: int, ids: Value) -> Value:

@@ -101,6 +101,8 @@ def _head(e: Emitter, x: Value, index: Value) -> Value:
 def _fits(x: Value, dim: int, index: Value) -> bool:
     """Whether the index is as long as ``x`` along the other axes, and the axis of known size."""
     axis = axis_of(x, dim)
+    if x.type.rank != index.type.rank:  # a scalar, and one place in it
+        return False
     sizes = enumerate(zip(x.type.shape, index.type.shape, strict=True))
     same = all(a == b for i, (a, b) in sizes if i != axis)
     return same and (not x.type.rank or isinstance(x.type.shape[axis], int))

@@ -124,14 +124,20 @@ converts("all")(_truth(reduces.Min, True))
 
 @converts("var")
 def variance(
-    e: Emitter, x: Value, dim: Any = None, *, correction: float | None = 1, keepdim: bool = False
+    e: Emitter,
+    x: Value,
+    dim: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
 ) -> Value:
-    """Mean of squared differences, times N / (N - correction)."""
+    """Mean of squared differences, times N / (N - correction), which ``unbiased`` makes 1."""
     if isinstance(dim, bool):  # the overload ``var(x, unbiased)``
-        dim, correction = None, int(dim)
+        dim, unbiased = None, dim
     axes = axes_of(x, dim)
     count = TensorType(F32, tuple(x.type.shape[a] for a in axes)).size
-    correction = 1 if correction is None else correction
+    correction = int(unbiased) if correction is None else correction
     if not isinstance(count, int):
         raise Unsupported(f"the variance of {count} elements with correction {correction}")
     centred = e.emit(ops.Sub(), x, reduced(e, reduces.Mean, x, axes, True))

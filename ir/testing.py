@@ -69,15 +69,18 @@ def assert_same_numbers(
 
 
 def assert_close(got: Array, wanted: Array, rtol: float, where: str = "array") -> None:
-    """Equal shapes, and the largest difference at most ``rtol`` of the largest wanted value."""
+    """Equal shapes, NaN at the same places, and the largest difference at most ``rtol`` of the
+    largest wanted value."""
     got, wanted = (
         x.dequantize() if isinstance(x, BlockArray) else np.asarray(x) for x in (got, wanted)
     )
     assert got.shape == wanted.shape, f"{where}: expected shape {wanted.shape}, got {got.shape}"
     if not wanted.size:
         return
-    scale = max(float(np.max(np.abs(wanted.astype(np.float64)))), 1e-30)
-    worst = float(np.max(np.abs(got.astype(np.float64) - wanted.astype(np.float64)))) / scale
+    got, wanted = got.astype(np.float64), wanted.astype(np.float64)
+    got, wanted = (np.where(np.isnan(got) & np.isnan(wanted), 0, x) for x in (got, wanted))
+    scale = max(float(np.max(np.abs(wanted))), 1e-30)
+    worst = float(np.max(np.abs(got - wanted))) / scale
     assert worst <= rtol, (
         f"{where}: expected a difference of at most {rtol} of the maximum, got {worst:.3g}"
     )

@@ -20,6 +20,7 @@ from .eliminate_dead import EliminateDead
 from .flat_tokens import FlatTokens
 from .fold_constants import FoldConstants
 from .fuse_add_rmsnorm import FuseAddRmsnorm
+from .fuse_convolution_scale import FuseConvolutionScale
 from .fuse_linear_epilogue import FuseLinearEpilogue
 from .fuse_rope_write_kv import FuseRopeWriteKv
 from .instruments import Instrument, PassRecord, Timing, default_instruments
@@ -113,6 +114,7 @@ def forward_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         EliminateCommon(),
         EliminateDead(),
         SetWeightDtypes(options.dtype, _supported(target, options)),
+        FuseConvolutionScale(),
         RecogniseActivations(),
         RecogniseLayernorm(),
         RecogniseRmsnorm(),
