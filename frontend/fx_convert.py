@@ -138,7 +138,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     """
     table = torch.export.default_decompositions()
     known = {op: rule for op, rule in decomposition_table.items() if op_name(op) in _TO_CORE}
-    table.update(known)
+    table.update(known)  # type: ignore[no-untyped-call]
     for op in list(table):
         if op_name(op) in CONVERTERS.keys() | COMPLEX_NAMES:
             table.pop(op)  # type: ignore[no-untyped-call]

@@ -256,7 +256,7 @@ def _between(e: Emitter, x: Value, axis: int, low: Any, high: Any, share: Any) -
     shape[axis] = len(share)
     weights = [
         e.graph.const(part.reshape(shape), TensorType(F32, tuple(shape)))
-        for part in (np.float32(1 - share), np.float32(share))
+        for part in ((1 - share).astype(np.float32), share.astype(np.float32))
     ]
     parts = [take_axis(e, x, axis, ids) for ids in (low, high)]
     left, right = (e.emit(ops.Mul(), p, w) for p, w in zip(parts, weights, strict=True))

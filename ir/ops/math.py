@@ -126,12 +126,14 @@ class BitXor(Binary, op="bit_xor", function=np.bitwise_xor, on="integer"):
 def _shift_left(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     bits = 8 * a.dtype.itemsize
     inside = (b >= 0) & (b < bits)
-    return np.where(inside, np.left_shift(a, np.where(inside, b, 0)), 0)
+    shifted: np.ndarray = np.where(inside, np.left_shift(a, np.where(inside, b, 0)), 0)
+    return shifted
 
 
 def _shift_right(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     most = 8 * a.dtype.itemsize - 1
-    return np.right_shift(a, np.where((b >= 0) & (b <= most), b, most))
+    shifted: np.ndarray = np.right_shift(a, np.where((b >= 0) & (b <= most), b, most))
+    return shifted
 
 
 class ShiftLeft(Binary, op="shift_left", function=_shift_left, on="integer"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import sympy
@@ -173,7 +173,7 @@ class MaxPool(_Pool):
             at = flat[np.ix_(*reach)].ravel()
             window = x.reshape(*x.shape[:2], -1)[:, :, at]
             best = np.argmax(window, -1)  # the first of equals; NaN wins
-            where = (slice(None), slice(None), *place)
+            where: Any = (slice(None), slice(None), *place)
             values[where] = np.take_along_axis(window, best[..., None], -1)[..., 0]
             ids[where] = at[best]
         return values, ids
@@ -201,7 +201,8 @@ class AvgPool(_Pool):
             window = x[(slice(None), slice(None), *np.ix_(*reach))].astype(np.float64)
             total = window.sum(tuple(range(2, x.ndim)))
             with np.errstate(all="ignore"):
-                y[(slice(None), slice(None), *place)] = total / self._count(place, reach, x.shape)
+                at: Any = (slice(None), slice(None), *place)
+                y[at] = total / self._count(place, reach, x.shape)
         return y
 
     def _count(self, place: Ints, reach: Sequence[np.ndarray], shape: Sequence[int]) -> int:

@@ -174,7 +174,7 @@ def test_a_kernel_that_does_not_compile_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_compiled_is_refused_first(
-    target: str, options: dict[str, str], message: str
+    target: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(LoweringError, match=message):
         driver.compile("no such model", target, **options)

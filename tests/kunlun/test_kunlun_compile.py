@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -31,12 +32,12 @@ def artifact(tiny_llama_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 def test_the_artifact_carries_what_runs_and_what_finishes_it(artifact: Path) -> None:
     with Artifact.open(artifact) as opened:
         assert "emulator/libxpurt_emulator.so" in opened.names
-        target = opened.manifest["target"]
+        target = cast(dict[str, Any], opened.manifest["target"])
         assert (target["name"], target["page_size"]) == ("kunlun", 128)
         (variant,) = target["variants"]
         pack = read_pack(opened.view(variant["library"]))
         assert set(pack) == set(variant["symbols"])
-        assert all("other" in kernel.meta["hazards"] for kernel in pack.values())
+        assert all("other" in cast(list[str], kernel.meta["hazards"]) for kernel in pack.values())
         source = json.loads(opened.read("kernels/xpu3.source.json"))
         (state,) = opened.program("step").states
     assert source["kernels"].keys() == pack.keys()

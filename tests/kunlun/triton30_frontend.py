@@ -7,9 +7,10 @@ Input: {"kernels": folder that holds the package `kernels`, "cases": [{"function
 import importlib
 import json
 import sys
+from typing import Any
 
 
-def to_ttir(function, signature, constants):
+def to_ttir(function: Any, signature: dict[str, str], constants: dict[str, Any]) -> str:
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
     from triton.compiler.compiler import ASTSource, make_backend
@@ -27,7 +28,7 @@ def to_ttir(function, signature, constants):
     return str(backend.make_ttir(module, {}, options))
 
 
-def main():
+def main() -> None:
     request = json.load(sys.stdin)
     sys.path.insert(0, request["kernels"])
     import triton
