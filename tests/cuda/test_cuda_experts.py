@@ -104,3 +104,4 @@ def test_tiles_hold_all_pairs() -> None:
         counts = np.bincount(rng.integers(0, 32, pairs), minlength=32)
         assert (-(-counts // 16)).sum() <= most_tiles(pairs, 32, 16)
     assert tile_for(cuda_target(chips_named(["sm90"]), batch_invariant=True), 4096).swap == 1
+    assert tile_for(cuda_target(chips_named(["sm89"])), None).block_m == 64  # less shared memory
