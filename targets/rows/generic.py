@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import sympy
 
 from ...ir.dim import Dim, as_dim, cdiv, prod
-from ...ir.dtype import BF16, BOOL, F16, F32, I32, DType
+from ...ir.dtype import BF16, BOOL, F16, F32, I8, I32, U8, DType
 from ...ir.graph import Node, Value
 from ...ir.ops.shape import Concat, Slice, Transpose
 from ...ir.target import Target
@@ -69,7 +69,9 @@ def accepts_rank(node: Node, target: Target) -> str:
 
 def accepts_cast(node: Node, target: Target) -> str:
     known = (F32, BF16, F16, I32, BOOL)
-    wrong = [v.type.dtype for v in (*node.inputs, *node.outputs) if v.type.dtype not in known]
+    source, result = node.inputs[0].type.dtype, node.outputs[0].type.dtype
+    from_bytes = source in (U8, I8) and result in (F32, I32)
+    wrong = [dtype for dtype in (source, result) if dtype not in known and not from_bytes]
     return f"no kernel for {wrong[0]}" if wrong else ""
 
 

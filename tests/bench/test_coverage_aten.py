@@ -8,20 +8,9 @@ import torch
 from sglk.bench.aten_list import EXCLUDED, core_names
 from sglk.bench.coverage_aten import Tally, differs, try_op
 
+pytest.importorskip("expecttest", reason="torch's sample inputs ask for it")
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's, about its own sample inputs
-OPS = (
-    "amin",
-    "atan2",
-    "avg_pool2d",
-    "bitwise_xor",
-    "col2im",
-    "convolution",
-    "index_put",
-    "reflection_pad2d",
-    "scatter_reduce",
-    "sort",
-    "upsample_bilinear2d",
-)
+OPS = ("atan2", "avg_pool2d", "bitwise_xor", "index_put", "scatter_reduce")
 
 
 @pytest.mark.parametrize("name", OPS)
