@@ -26,7 +26,9 @@ COMPARED = "cuda"
 SUFFIXES = (".json", ".html")
 
 
-def lowering_report(model: str, target: str, **choices: Any) -> dict[str, Any]:
+def lowering_report(
+    model: str, target: str, *, compare: bool = True, **choices: Any
+) -> dict[str, Any]:
     """The report as data; see ``docs/lowering-report.md``. Ops without a row are in ``missing``."""
     from ..targets.backend import known_backends
 
@@ -39,7 +41,7 @@ def lowering_report(model: str, target: str, **choices: Any) -> dict[str, Any]:
     report["model"] = dict(vars(captured.info))
     report |= _lowered(captured, target, choices)
     name = target.partition(":")[0]
-    if name != COMPARED and COMPARED in known_backends():
+    if compare and name != COMPARED and COMPARED in known_backends():
         report["compared"] = _compare(captured, report, choices)
     report["seconds"] = time.perf_counter() - start
     return report

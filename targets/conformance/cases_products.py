@@ -46,6 +46,7 @@ def _edges() -> Iterable[Case]:
         yield _linear("f32", rows)
     for k in (1, 33, 96, 192):
         yield case(Linear(), f"f32[n, {k}]", f"{WEIGHT}f32[64, {k}]")
+    yield case(Linear(), "f32[n, 64]", f"{WEIGHT}f32[8, 64]", note="few outputs")
     yield case(Linear(), "f32[5, 64]", f"{WEIGHT}f32[65, 64]", note="of known size")
     yield case(Linear(), "f32[n, 3, 64]", f"{WEIGHT}bf16[64, 64]")
     yield case(Linear(), "bf16[n, 96]", f"{WEIGHT}bf16[48, 96]")

@@ -6,7 +6,8 @@ values. So y must not be x or residual.
 
 Layouts
   x         f32 [M, K]; w [N, K] of f32, bf16 or f16, rows contiguous, as checkpoints store it
-  bias      f32 [N] or None; residual f32 [M, N] or None; y f32 [M, STRIDE], N columns of it
+  bias      f32 [N] or None; residual f32 [M, N] or None; y f32 [M, STRIDE], N columns of it, or
+            STRIDE of N where w has rows of zeros below it (and bias memory for N)
   x, residual and y have memory for BLOCK_M rows where M is less; what lies there does not matter.
   Arguments that are None are given as constants and are no parameters of the compiled kernel.
 Grid: (cdiv(M, BLOCK_M), cdiv(N, BLOCK_N), 1). Tiles of M run fastest: they share the weight.
@@ -67,7 +68,11 @@ def linear(
     at = m[:, None] * STRIDE + n[None, :]
     if residual is not None:
         acc += tl.load(residual + m0 * STRIDE + n0 + at)
-    tl.store(y + m0 * STRIDE + n0 + at, acc)
+    y += m0 * STRIDE + n0
+    if N > STRIDE:
+        tl.store(y + at, acc, mask=n[None, :] < STRIDE)
+    else:
+        tl.store(y + at, acc)
 
 
 @triton.jit

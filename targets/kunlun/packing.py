@@ -16,10 +16,12 @@ SMALL = 1 << 20
 
 
 def pack_weight(name: str, array: Array, dtype: DType, layout: str) -> Packed:
-    """Row-major values; products and gathers read whole rows."""
-    if layout != "row" or isinstance(array, BlockArray):
+    """Row-major values; products and gathers read whole rows. ``row16`` has 16 rows at least."""
+    if layout not in ("row", "row16") or isinstance(array, BlockArray):
         raise LoweringError(f"weight {name}: no layout {layout!r} for {dtype} on Kunlun")
     plain = np.ascontiguousarray(to_storage(np.asarray(array), dtype))
+    if layout == "row16" and len(plain) < 16:
+        plain = np.concatenate([plain, np.zeros((16 - len(plain), *plain.shape[1:]), plain.dtype)])
     data = plain.reshape(-1).view(np.uint8)
     size = data.size
     if size <= SMALL:

@@ -51,8 +51,8 @@ def accepts_experts(node: Node, target: Target) -> str:
     if not all(isinstance(d, int) for d in w.shape):
         return f"the weight has symbolic sizes {w}"
     _, n, k = w.concrete({})
-    if k % 16 or n < 64:
-        return f"expected K of a multiple of 16 and 64 outputs or more, got {w}"
+    if k % 16 or n < 16:
+        return f"expected K of a multiple of 16 and 16 outputs or more, got {w}"
     return ""
 
 

@@ -29,6 +29,8 @@ from .facts import PADDED_ROWS, KunlunTarget
 from .tiling import Attention, Gemm, choose_attention, choose_gemm, is_power_of_two
 
 NO_TILES = "the tiles of this generation's matrix engine are not published: row kernels only"
+NARROW = 16
+"""Least outputs of a product: weights of fewer are stored with rows of zeros below them."""
 FEW = 16
 """Queries from which a sequence gets tiles of queries; below, one query and a group's heads."""
 NOMINAL_QUERIES, NOMINAL_KEYS = 512, 2048
@@ -58,8 +60,8 @@ def accepts_linear(node: Node, target: Target) -> str:
         return f"no kernel for {w.dtype}"
     n, k = w.concrete({})
     halves = 2 if isinstance(node.op, GatedLinear) else 1
-    if k % 16 or n // halves < 16:
-        return f"expected K of a multiple of 16 and 16 outputs or more, got {w}"
+    if k % 16 or (halves == 2 and n // halves < NARROW):
+        return f"expected K of a multiple of 16, and {NARROW} gated outputs or more, got {w}"
     return ""
 
 
@@ -75,14 +77,15 @@ def emit_linear(node: Node, ctx: Lowering) -> None:
     x, w, *rest = node.inputs
     n, k = w.type.concrete({})
     bias = rest.pop(0) if op.has_bias else None
-    gemm = Gemm(0, k, n, w.type.dtype.name, has_bias=op.has_bias)
+    gemm = Gemm(0, k, max(n, NARROW), w.type.dtype.name, has_bias=op.has_bias)
+    layout = "row" if n >= NARROW else "row16"
     residual = rest.pop(0) if op.has_residual else None
     for start, width in n_parts(chip_of(ctx.target), gemm):
         part = replace(gemm, n=width)
         wide = element_bytes(w.type.dtype)
         arguments: dict[str, Operand | None] = {
             "x": ctx.memory(x),
-            "w": ctx.weight(w, "row", w.type.dtype.name, start * k * wide),
+            "w": ctx.weight(w, layout, w.type.dtype.name, start * k * wide),
             "bias": _bias(ctx, bias, start),
             "residual": ctx.memory(residual, 4 * start) if residual else None,
             "y": ctx.memory(node.outputs[0], 4 * start),

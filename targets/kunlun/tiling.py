@@ -97,8 +97,9 @@ def uni_sram_need(chip: Chip, m: int, n: int, k: int, dtype: str, gemm: Gemm | N
 # Candidates -----------------------------------------------------------------------------------
 
 
-def gemm_tiles(chip: Chip, k: int) -> list[tuple[int, int, int]]:
-    """BLOCK_M, BLOCK_N, BLOCK_K from granules and published lists; the K step divides k."""
+def gemm_tiles(chip: Chip, k: int, n: int) -> list[tuple[int, int, int]]:
+    """BLOCK_M, BLOCK_N, BLOCK_K from granules and published lists; the K step divides k. Weights of
+    fewer outputs than a granule get tiles of a part of it."""
     pairs = {
         (chip.granule_m * i, chip.granule_n * j)
         for i in range(1, chip.granules_m + 1)
@@ -106,7 +107,9 @@ def gemm_tiles(chip: Chip, k: int) -> list[tuple[int, int, int]]:
     }
     pairs |= set(chip.published_tiles)
     pairs |= {(m, n) for m in (16, 32) for n in (64, 128, 256)}  # few rows: decode
-    return [(m, n, step) for m, n in sorted(pairs) for step in k_steps(chip, k)]
+    if n < chip.granule_n:
+        pairs |= {(m, part) for m in (16, 32, 64) for part in (16, 32)}
+    return [(m, wide, step) for m, wide in sorted(pairs) for step in k_steps(chip, k)]
 
 
 def k_steps(chip: Chip, k: int) -> list[int]:
@@ -154,7 +157,7 @@ def choose_gemm(chip: Chip, gemm: Gemm, rows_max: int) -> TileChoice:
     """The tile of least modelled time. ``rows_max``: rows that every call has memory for."""
     fitting: list[Candidate] = []
     refused = []
-    for m, n, k in gemm_tiles(chip, gemm.k):
+    for m, n, k in gemm_tiles(chip, gemm.k, gemm.n):
         tile = {"BLOCK_M": m, "BLOCK_N": n, "BLOCK_K": k}
         reason = _refusal(chip, gemm, rows_max, (m, n, k))
         if reason:

@@ -100,5 +100,8 @@ def test_small_weights_have_room_behind_them() -> None:
         assert packed.data.size == 6 * size + 256
     big = np.zeros(SMALL // 4 + 1, np.float32)
     assert pack_weight("w", big, F32, "row").data.size == big.nbytes
+    narrow = pack_weight("w", array, F32, "row16")
+    assert narrow.data.size == 16 * 3 * 4 + 256
+    assert not narrow.data[2 * 3 * 4 :].any()
     with pytest.raises(LoweringError, match="weight w: no layout 'n64' for f32 on Kunlun"):
         pack_weight("w", array, F32, "n64")

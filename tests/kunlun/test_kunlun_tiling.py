@@ -58,11 +58,13 @@ def test_the_uni_sram_formula_admits_what_the_vendors_autotuner_does(
 
 
 def test_candidates_are_granules_and_published_lists() -> None:
-    pairs = {(m, n) for m, n, _ in gemm_tiles(P800, 4096)}
+    pairs = {(m, n) for m, n, _ in gemm_tiles(P800, 4096, 4096)}
     assert {(80 * i, 64 * j) for i in range(1, 5) for j in range(1, 8)} <= pairs
     assert {(64, 128), (128, 256), (256, 256)} <= pairs
-    assert all(k % 128 == 0 for _, _, k in gemm_tiles(P800, 4096))
-    assert {k for _, _, k in gemm_tiles(P800, 576)} == {32, 64}, "no multiple of 128 divides 576"
+    assert all(k % 128 == 0 for _, _, k in gemm_tiles(P800, 4096, 4096))
+    assert {k for _, _, k in gemm_tiles(P800, 576, 576)} == {32, 64}, (
+        "no multiple of 128 divides 576"
+    )
 
 
 def test_the_default_is_a_fitting_tile_with_reasons() -> None:
