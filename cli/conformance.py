@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SECTIONS = {
     "facts": "the target's data and its operator table agree",
-    "ops": "every row of the table against NumPy: types, shapes, strides, edge sizes",
+    "ops": "every row of the table against NumPy: types, shapes, strides, sizes",
     "steps": "decoders: page boundaries, chunks, buckets, batches, cached prefixes",
     "device": "memory, threads and lifetimes",
     "errors": "what is wrong is refused in a sentence",

@@ -127,10 +127,10 @@ def _fit(cone: _Cone, root: Value, heads: int, count: int) -> Scores | None:
     if kind is None or any(np.any((x >= HIDDEN) != seen) for x in (zero, one, other)):
         return None
     scale = float(one[0, 0, 0] - zero[0, 0, 0])
-    bent = (
-        np.abs(one - zero - scale)[:, seen].max() + np.abs(other - zero + 3 * scale)[:, seen].max()
-    )
-    size = max(1.0, scale, float(np.abs(zero[:, seen]).max()))
+    base = zero[:, seen]
+    bent = np.abs(one[:, seen] - base - scale).max()
+    bent += np.abs(other[:, seen] - base + 3 * scale).max()
+    size = max(1.0, scale, float(np.abs(base).max()))
     slopes = _slopes(zero, seen)
     if slopes is None or not scale > 0 or bent > TOLERANCE * size:
         return None

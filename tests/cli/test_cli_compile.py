@@ -151,8 +151,8 @@ def write_gguf(path: Path, kind: int, missing: int = 0) -> Path:
 @pytest.mark.parametrize(
     ("option", "value", "sentence"),
     [
-        ("--target", "abacus", "--target: expected one of cpu, got 'abacus'"),
-        ("--dtype", "fp8", "--dtype: expected one of bf16, fp32, got 'fp8'"),
+        ("--target", "abacus", "--target: expected one of cpu, cuda, kunlun, got 'abacus'"),
+        ("--dtype", "fp8", "--dtype: expected one of bf16, fp16, fp32, got 'fp8'"),
         ("--quant", "q2", "--quant: expected one of keep, none, got 'q2'"),
         ("--kv-dtype", "int4", "--kv-dtype: expected one of f16, bf16, f32, got 'int4'"),
         ("--cpu-isa", "z80", "--cpu-isa: expected names among native, "),
@@ -277,7 +277,7 @@ def test_a_failed_self_test_removes_the_artifact(
     compile_tiny: Compile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = [CaseResult("decode", 0.5, 0.01)]
-    monkeypatch.setattr("sglk.runtime.selftest.run_selftest", lambda artifact: wrong)
+    monkeypatch.setattr("sglk.runtime.selftest.run_selftest", lambda artifact, device: wrong)
     status, _, err = compile_tiny("-o", tmp_path / "x.sglk", "-q")
     assert status == 1 and list(tmp_path.iterdir()) == []
     assert "self-test: decode: expected an error of at most 0.01, got 0.5" in err

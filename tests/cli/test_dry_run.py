@@ -67,7 +67,9 @@ def test_every_op_has_a_row_and_every_kernel_an_op(kunlun: dict[str, Any]) -> No
 def test_vendor_rows_are_listed_with_the_reason_they_are_not_chosen(kunlun: dict[str, Any]) -> None:
     linear = next(op for op in kunlun["ops"] if op["op"] == "linear")
     over = {each["row"]: each["reason"] for each in linear["passed_over"]}
-    assert over["vendor-matmul"].startswith("unavailable: no adapter for kunlun_ops.matmul")
+    assert over["vendor-matmul"].startswith(
+        "unavailable: there is no adapter for kunlun_ops.matmul"
+    )
     assert "fp8 operators are registered but empty" in over["vendor-fp8-linear"]
 
 
