@@ -9,6 +9,7 @@ from ..ir.ops.attention import Attention
 from ..ir.ops.reduce import Softmax
 from ..ir.ops.shape import Iota, Transpose
 from .fx_convert_context import Emitter, Unsupported, converts
+from .fx_convert_indexing import DECODER_INPUTS
 from .fx_convert_linear import matmul_of
 from .fx_convert_shape import transpose
 
@@ -56,9 +57,6 @@ def scaled_dot_product_attention(
         raise Unsupported("attention with a mask tensor (use is_causal)")
     out = e.emit(Attention(factor, is_causal), q, k, v)
     return e.emit(Transpose((0, 2, 1, 3)), out)
-
-
-DECODER_INPUTS = {"token_ids", "position_ids"}
 
 
 def _spelled_out(

@@ -10,9 +10,8 @@ from ..ir.ops import elementwise as ops
 from ..ir.ops import reduce as reduces
 from ..ir.ops.indexing import PutAxis
 from ..ir.ops.shape import Iota
-from ..ir.ops.sparse import Embedding
 from .fx_convert_context import Emitter, converts
-from .fx_convert_indexing import known_sizes
+from .fx_convert_indexing import known_sizes, picked_rows
 from .fx_convert_shape import take
 
 SUM, MEAN, MAX = 0, 1, 2
@@ -37,7 +36,7 @@ def embedding_bag(
     if include_last_offset:
         offsets = take(e, offsets, 0, 0, bags)
     bag = _bag_of(e, e.cast(offsets, I32), ids)
-    rows = e.emit(Embedding(), weight, ids)
+    rows = picked_rows(e, weight, ids)
     column = (*ids.type.shape, 1)
     if per_sample_weights is not None:
         rows = e.emit(ops.Mul(), rows, e.reshape(per_sample_weights, column))

@@ -73,6 +73,33 @@ def _flat(e: Emitter, x: Value) -> Value:
     return e.reshape(x, (x.type.size,))
 
 
+def depends_on_inputs(value: Value | None) -> bool:
+    """Whether a value is no weight and is not made of weights, which kernels want packed."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        top = pending.pop()
+        if top is None or top in seen:
+            continue
+        if top.kind == "input":
+            return True
+        seen.add(top)
+        pending += top.producer.inputs if top.producer is not None else []
+    return False
+
+
+DECODER_INPUTS = {"token_ids", "position_ids"}
+
+
+def picked_rows(e: Emitter, table: Value, ids: Value) -> Value:
+    """Rows of a table [V, H]: of a weight, or of what a plain module computes."""
+    is_decoder = {value.name for value in e.graph.inputs} >= DECODER_INPUTS
+    if is_decoder or not depends_on_inputs(table):
+        return e.emit(Embedding(), table, ids)
+    flat = e.reshape(e.cast(ids, I32), (ids.type.size,))
+    rows = e.emit(TakeAxis(0), table, flat)
+    return e.reshape(rows, (*ids.type.shape, table.type.shape[1]))
+
+
 # Advanced indexing ----------------------------------------------------------------------------
 
 
@@ -118,7 +145,7 @@ def _rows(e: Emitter, x: Value, rows: Value) -> Value:
     if isinstance(size, int) and (rows.data is not None or x.kind not in ("param", "const")):
         rows = _wrapped(e, rows, size)
     table = e.reshape(x, (size, TensorType(F32, x.type.shape[1:]).size))
-    return e.reshape(e.emit(Embedding(), table, rows), e.shape)
+    return e.reshape(picked_rows(e, table, rows), e.shape)
 
 
 def _parts(e: Emitter, x: Value, axis: int, at: Sequence[int]) -> Value:
@@ -139,7 +166,7 @@ def index_select(e: Emitter, x: Value, dim: int, rows: Value) -> Value:
     ids = e.reshape(e.cast(rows, I32), (rows.type.size,))
     if axis == 0 and wide.type.dtype == F32:
         table = e.reshape(wide, (wide.type.shape[0], TensorType(F32, wide.type.shape[1:]).size))
-        return e.reshape(e.emit(Embedding(), table, ids), e.shape)
+        return e.reshape(picked_rows(e, table, ids), e.shape)
     return e.reshape(e.emit(TakeAxis(axis), wide, ids), e.shape)
 
 

@@ -14,9 +14,9 @@ from ..ir.ops import elementwise as ops
 from ..ir.ops import reduce as reduces
 from ..ir.ops.linear import Linear, MatMul
 from ..ir.ops.norm import LayerNorm
-from ..ir.ops.sparse import Embedding
 from ..ir.types import TensorType
 from .fx_convert_context import Emitter, Unsupported, converts
+from .fx_convert_indexing import depends_on_inputs, picked_rows
 from .fx_convert_reduce import reduced
 from .fx_convert_shape import transpose
 
@@ -33,20 +33,6 @@ def linear(e: Emitter, x: Value, weight: Value, bias: Value | None = None) -> Va
         return product if bias is None else e.emit(ops.Add(), product, bias)
     rest = () if bias is None else (bias,)
     return e.emit(Linear(has_bias=bias is not None), x, weight, *rest)
-
-
-def depends_on_inputs(value: Value | None) -> bool:
-    """Whether a value is no weight and is not made of weights, which kernels want packed."""
-    pending, seen = [value], set[Value]()
-    while pending:
-        top = pending.pop()
-        if top is None or top in seen:
-            continue
-        if top.kind == "input":
-            return True
-        seen.add(top)
-        pending += top.producer.inputs if top.producer is not None else []
-    return False
 
 
 @converts("matmul", "mm", "bmm")
@@ -82,7 +68,7 @@ def addmm(e: Emitter, x: Value, a: Value, b: Value, *, beta: float = 1, alpha: f
 
 @converts("embedding")
 def embedding(e: Emitter, weight: Value, indices: Value, *_: Any, **__: Any) -> Value:
-    return e.emit(Embedding(), weight, indices)
+    return picked_rows(e, weight, indices)
 
 
 # Norms -------------------------------------------------------------------------------------

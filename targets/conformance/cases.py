@@ -24,6 +24,7 @@ from ...ir.ops.rope import Rope, RopeTable
 from ...ir.ops.shape import Broadcast, Concat, Iota, Reshape, Slice, Transpose
 from ...ir.ops.sparse import GatherRows
 from .case import Build, Case, below, below_own, case, positive, wide
+from .cases_any_rank import ANY_RANK
 from .cases_elementwise import FLOATS, binary_cases, unary_cases
 from .cases_products import PRODUCTS
 from .cases_windows import WINDOWS
@@ -167,6 +168,7 @@ def _quantized(width: int) -> Case:
 OTHERS: tuple[Case, ...] = (
     *PRODUCTS,
     *WINDOWS,
+    *ANY_RANK,
     *_norms(),
     *_reductions(),
     *_rope(),

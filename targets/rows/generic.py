@@ -55,6 +55,10 @@ def accepts_floats(node: Node, target: Target) -> str:
     return f"expected f32 or bf16, got {wrong[0].type.dtype}" if wrong else ""
 
 
+def accepts_division(node: Node, target: Target) -> str:
+    return accepts_floats(node, target) or accepts_rank(node, target)
+
+
 def accepts_numbers(node: Node, target: Target) -> str:
     wrong = [v for v in node.inputs if v.type.dtype not in (F32, BF16, I32)]
     if wrong:
@@ -270,7 +274,7 @@ def _row(
 ROWS = (
     *(_row(op, accepts_floats, emit_unary) for op in UNARY),
     *(_row(op, accepts_numbers, emit_binary) for op in BINARY),
-    _row("div", accepts_floats, emit_binary),
+    _row("div", accepts_division, emit_binary),
     _row("where", accepts_rank, emit_where),
     _row("not", accepts_bools, emit_unary),
     *(_row(op, accepts_bools, emit_binary) for op in ("and", "or")),

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 import sympy
 
 from ...ir.dim import Dim, as_dim, cdiv, prod
+from ...ir.dtype import BF16, F32
 from ...ir.graph import Node, Value
 from ...ir.ops.shape import Concat, Slice, Transpose
 from ...ir.target import Target
 from ..lowering import Lowering, Operand, i32
 from ..table import Emit, OperatorRow
 from .generic import BINARY, BLOCK, RANK, element_bytes, operand, row_major
-from .math import OF_BITS, PAIRS
+from .math import EXACT, OF_BITS, PAIRS
 
 MOST_CALLS = 256
 Strides = list[Dim]
@@ -136,7 +137,9 @@ def emit_copy(node: Node, ctx: Lowering) -> None:
 
 
 def emit_binary(node: Node, ctx: Lowering) -> None:
-    module = "maths" if node.op.name in (*PAIRS, *OF_BITS, "xor") else "elementwise"
+    is_exact = node.op.name in EXACT and node.inputs[0].type.dtype in (F32, BF16)
+    is_maths = is_exact or node.op.name in (*PAIRS, *OF_BITS, "xor")
+    module = "maths" if is_maths else "elementwise"
     _emit(f"{module}.binary", "aby", node, ctx, {"KIND": node.op.name})
 
 

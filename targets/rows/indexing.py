@@ -4,8 +4,8 @@ those rows are apart."""
 from __future__ import annotations
 
 from ...ir.dim import Dim, as_dim, cdiv, prod
-from ...ir.dtype import F32, I32
-from ...ir.graph import Node, Value
+from ...ir.dtype import I32
+from ...ir.graph import Node
 from ...ir.ops.indexing import PutAxis, TakeAxis
 from ...ir.target import Target
 from ..lowering import Lowering, i32
@@ -50,43 +50,6 @@ def emit_take(node: Node, ctx: Lowering) -> None:
         ctx.launch("indexing.take_rows", grid, arguments, constants)
 
 
-def accepts_table(node: Node, target: Target) -> str:
-    table = node.inputs[0]
-    if not is_computed(table):
-        return "for tables that are computed"
-    wrong = table.type.dtype != F32 or node.outputs[0].type.dtype != F32
-    return f"expected a table of f32, got {table.type}" if wrong else accepts_ids(node, target)
-
-
-def is_computed(value: Value) -> bool:
-    """Whether a value depends on inputs, and is no weight."""
-    pending, seen = [value], set[Value]()
-    while pending:
-        top = pending.pop()
-        if top.kind in ("input", "state"):
-            return True
-        if top not in seen and top.producer is not None:
-            pending += top.producer.inputs
-        seen.add(top)
-    return False
-
-
-def emit_table(node: Node, ctx: Lowering) -> None:
-    """Rows of a computed table, as parts of its first axis."""
-    table, ids = node.inputs
-    inner = table.type.shape[1]
-    arguments = {
-        "x": operand(ctx, table),
-        "ids": operand(ctx, ids),
-        "y": ctx.memory(node.outputs[0]),
-        "length": i32(ids.type.size),
-        "inner": i32(inner),
-        "size": i32(table.type.shape[0]),
-    }
-    grid = (as_dim(ids.type.size), cdiv(inner, BLOCK), 1)
-    ctx.launch("indexing.take_rows", grid, arguments, {"BLOCK": BLOCK})
-
-
 def emit_put(node: Node, ctx: Lowering) -> None:
     """A copy of x, in which parts are replaced."""
     op, (x, ids, src) = node.op, node.inputs
@@ -110,8 +73,5 @@ def emit_put(node: Node, ctx: Lowering) -> None:
     ctx.launch("indexing.put_axis", grid, arguments, {"HOW": op.how, "BLOCK": BLOCK})
 
 
-ROWS = (
-    OperatorRow("take_axis", "triton-take-axis", "triton", 1, accepts_ids, emit_take),
-    OperatorRow("embedding", "triton-computed-table", "triton", 30, accepts_table, emit_table),
-)
+ROWS = (OperatorRow("take_axis", "triton-take-axis", "triton", 1, accepts_ids, emit_take),)
 IN_ORDER = (OperatorRow("put_axis", "triton-put-axis", "triton", 1, accepts_ids, emit_put),)

@@ -20,6 +20,7 @@ FUNCTIONS = (
     *("expm1", "log1p", "log2", "log10", "ceil", "round", "trunc", "isinf", "isnan"),
 )
 OF_INTEGERS = ("neg", "abs", "relu", "sign", "bit_not")
+EXACT = ("mod", "floor_div")
 PAIRS = ("atan2", "fmod", "trunc_div", "pow")
 OF_BITS = ("bit_and", "bit_or", "bit_xor", "shift_left", "shift_right")
 Accepts = Callable[[Node, Target], str]
@@ -139,7 +140,7 @@ ROWS = (
     _row("sign", "maths", accepts_floats, emit_unary),
     *(_row(op, "integer", accepts_integers, emit_unary, 0) for op in OF_INTEGERS),
     *(_row(op, "maths", accepts_pairs, emit_binary) for op in PAIRS),
-    *(_row(op, "exact", accepts_float_pairs, emit_binary, 2) for op in ("mod", "floor_div")),
+    *(_row(op, "exact", accepts_float_pairs, emit_binary, 2) for op in EXACT),
     *(_row(op, "integer", accepts_integer_pairs, emit_binary) for op in OF_BITS),
     _row("xor", "maths", accepts_bool_pairs, emit_binary),
     *(_row(op, "bool", accepts_bool_pairs, emit_equal, 0) for op in ("eq", "ne")),
