@@ -50,7 +50,14 @@ def test_small_kernels_compile(arch: int) -> None:
     compiled(route_experts.route, arch, experts | pdl, num_warps=1)
     sort = {"EXPERTS": 128, "BLOCK_E": 256, "BLOCK_M": 16, "CHUNK": 512}
     compiled(route_experts.sort_pairs, arch, sort | pdl)
-    few = {"K": 768, "N": 2048, "TOP_K": 8, "BLOCK_J": 8, "BLOCK_N": 4, "BLOCK_K": 256}
+    few: dict[str, int | None] = {
+        "K": 768,
+        "N": 2048,
+        "TOP_K": 8,
+        "BLOCK_J": 8,
+        "BLOCK_N": 4,
+        "BLOCK_K": 256,
+    }
     few |= {"residual": None}
     compiled(grouped_linear.few_combined, arch, few | pdl)
     compiled(grouped_linear.combine, arch, {"N": 2048, "TOP_K": 8, "BLOCK": 1024} | pdl)
