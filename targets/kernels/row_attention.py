@@ -1,8 +1,9 @@
 """Causal attention of flat tokens over a paged KV cache of one row per key.
 
 Layouts (PAGE keys per page; GROUP = query heads per KV head)
-  q, y              f32 [T, KV_HEADS * GROUP, D], memory for BLOCK_M rows (of D) beyond the end
-  k_cache, v_cache  f32, bf16 or f16 [pages, KV_HEADS, PAGE, D]
+  q, y              f32 [T, KV_HEADS * GROUP, D], memory for BLOCK_M rows of BLOCK_D beyond the end
+  k_cache, v_cache  f32, bf16 or f16 [pages, KV_HEADS, PAGE, D], memory for BLOCK_D - D elements
+                    beyond the end
   query_start  i32 [S + 1]; seq_lens i32 [S], tokens of the sequence including this step's; the
                queries of s are flat rows query_start[s] .. query_start[s+1] and its last tokens
   page_table   i32 [S, pages] (columns `pages`); sinks f32 [heads] or None (a constant then)
@@ -15,7 +16,8 @@ Grid: few (KV_HEADS, S, 1), BLOCK_M >= GROUP; many (heads, T // BLOCK_M + S, 1),
   end with it; one with fewer queries than BLOCK_M reads on behind them, and stores under a mask.
 Options: WINDOW (0: none) keys with key <= query - WINDOW are masked; SOFTCAP (0.0: none)
 cap * tanh(score / cap). HALF multiplies in f16 (the cache is f16), else in f32.
-Limits: BLOCK_M, BLOCK_N, PAGE, D powers of two; PAGE % BLOCK_N == 0; S < 2^16.
+Limits: BLOCK_M, BLOCK_N, PAGE, BLOCK_D powers of two; BLOCK_D >= D: columns beyond D are what
+  follows in memory, taken out after the load; PAGE % BLOCK_N == 0; S < 2^16.
 Numerics: online softmax over blocks of BLOCK_N keys counted from the sequence's start: a row's bits
 depend on neither BLOCK_M, nor the chunk its query came in, nor the other sequences.
 """
@@ -37,22 +39,32 @@ def product(a, b, acc, HALF: tl.constexpr):
 
 
 @triton.jit
+def whole_columns(tile, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The tile with zeros in columns beyond D."""
+    if BLOCK_D != D:
+        tile = tl.where((tl.arange(0, BLOCK_D) < D)[None, :], tile, 0.0)
+    return tile
+
+
+@triton.jit
 def attend(
     qs, best, total, position, length, k_cache, v_cache, pages_of, head, scale, first, end,
     KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """softmax(scale * qs @ k^T, masked) @ v over the key blocks first .. end, f32 [BLOCK_M, D]."""
+    """softmax(scale * qs @ k^T, masked) @ v over the key blocks first .. end."""
     n = tl.arange(0, BLOCK_N)
-    d = tl.arange(0, D)
-    acc = tl.zeros((BLOCK_M, D), tl.float32)
+    d = tl.arange(0, BLOCK_D)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
     zero = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for block in range(first, end):
         key = block * BLOCK_N + n
         page = tl.load(pages_of + block * BLOCK_N // PAGE).to(tl.int64)
         cell = ((page * KV_HEADS + head) * PAGE + block * BLOCK_N % PAGE) * D
         at = n[:, None] * D + d[None, :]
-        score = product(qs, tl.trans(tl.load(k_cache + cell + at)), zero, HALF) * scale
+        ks = whole_columns(tl.load(k_cache + cell + at), D, BLOCK_D)
+        score = product(qs, tl.trans(ks), zero, HALF) * scale
         if SOFTCAP > 0.0:
             score = SOFTCAP * tanh(score / SOFTCAP)
         seen = key[None, :] <= position[:, None]
@@ -85,7 +97,7 @@ def few(
     q, k_cache, v_cache, query_start, seq_lens, page_table, sinks, y, seqs, pages, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, HALF: tl.constexpr, FEW: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Sequences with less than FEW queries."""
     head = tl.program_id(0)
@@ -94,8 +106,11 @@ def few(
     queries = tl.load(query_start + seq + 1) - start
     length = tl.load(seq_lens + seq)
     row = tl.arange(0, BLOCK_M)
-    at = row[:, None] * D + tl.arange(0, D)[None, :]
+    d = tl.arange(0, BLOCK_D)
+    at = row[:, None] * D + d[None, :]
     inside = row[:, None] < GROUP
+    if BLOCK_D != D:
+        inside = inside & (d[None, :] < D)
     if queries < FEW:
         for i in range(0, queries):
             base = ((start + i).to(tl.int64) * KV_HEADS + head) * (GROUP * D)
@@ -108,11 +123,11 @@ def few(
                 own = tl.minimum(row, GROUP - 1)
                 best = tl.load(sinks + head * GROUP + own, mask=row < GROUP)
                 total = tl.full((BLOCK_M,), 1.0, tl.float32)
-            qs = tl.load(q + base + at)
+            qs = whole_columns(tl.load(q + base + at), D, BLOCK_D)
             out = attend(
                 qs, best, total, position, length, k_cache, v_cache, page_table + seq * pages,
                 head, scale, first, end,
-                KV_HEADS, D, PAGE, WINDOW, SOFTCAP, HALF, BLOCK_M, BLOCK_N,
+                KV_HEADS, D, PAGE, WINDOW, SOFTCAP, HALF, BLOCK_M, BLOCK_N, BLOCK_D,
             )  # fmt: skip
             tl.store(y + base + at, out, mask=inside)
 
@@ -122,7 +137,7 @@ def many(
     q, k_cache, v_cache, query_start, seq_lens, page_table, sinks, y, seqs, pages, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, HALF: tl.constexpr, FEW: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Sequences with FEW queries and more."""
     head = tl.program_id(0)
@@ -137,7 +152,11 @@ def many(
         row = row0 + tl.arange(0, BLOCK_M)
         position = length - queries + row
         base = ((start + row0).to(tl.int64) * (KV_HEADS * GROUP) + head) * D
-        at = tl.arange(0, BLOCK_M)[:, None] * (KV_HEADS * GROUP * D) + tl.arange(0, D)[None, :]
+        d = tl.arange(0, BLOCK_D)
+        at = tl.arange(0, BLOCK_M)[:, None] * (KV_HEADS * GROUP * D) + d[None, :]
+        inside = row[:, None] < queries
+        if BLOCK_D != D:
+            inside = inside & (d[None, :] < D)
         last = tl.minimum(length - queries + row0 + BLOCK_M, length) - 1
         first, end = key_blocks(length - queries + row0, last, WINDOW, BLOCK_N)
         best = tl.full((BLOCK_M,), NEVER, tl.float32)
@@ -145,10 +164,10 @@ def many(
         if sinks is not None:
             best = best * 0.0 + tl.load(sinks + head)
             total = tl.full((BLOCK_M,), 1.0, tl.float32)
-        qs = tl.load(q + base + at)
+        qs = whole_columns(tl.load(q + base + at), D, BLOCK_D)
         out = attend(
             qs, best, total, position, length, k_cache, v_cache, page_table + seq * pages,
             head // GROUP, scale, first, end,
-            KV_HEADS, D, PAGE, WINDOW, SOFTCAP, HALF, BLOCK_M, BLOCK_N,
+            KV_HEADS, D, PAGE, WINDOW, SOFTCAP, HALF, BLOCK_M, BLOCK_N, BLOCK_D,
         )  # fmt: skip
-        tl.store(y + base + at, out, mask=row[:, None] < queries)
+        tl.store(y + base + at, out, mask=inside)

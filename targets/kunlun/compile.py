@@ -6,6 +6,7 @@ memory for `PADDED_ROWS` of them from each row on, and some more after its end.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import sympy
@@ -16,7 +17,9 @@ from ...ir.graph import Graph, Value
 from ...ir.target import Target
 from ...ir.types import TensorType
 from ...passes.select_rows import select_rows
+from ..artifact.program import Buffer
 from ..lowering import Lowering
+from ..rows.token import next_power_of_two
 from .capabilities import ARCHES, configured_chip
 from .facts import PADDED_ROWS, KunlunTarget, kunlun_target
 from .table import DENIED, TABLE
@@ -64,6 +67,13 @@ class KunlunLowering(Lowering):
 
     def bytes_of(self, value: Value) -> Dim:
         return padded_bytes(value.type)
+
+    def _state(self, value: Value) -> Buffer:
+        """Heads of no power of two are read with what follows them; the last one too."""
+        state = super()._state(value)
+        wide = int(value.type.shape[-1])
+        more = (next_power_of_two(wide) - wide) * int(value.type.dtype.bits) // 8
+        return replace(state, bytes=f"{state.bytes} + {more}") if more else state
 
 
 def lower(graph: Graph, target: Target, *, partial: bool = False) -> Lowering:

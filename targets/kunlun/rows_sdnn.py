@@ -164,14 +164,14 @@ def accepts_attention(node: Node, target: Target) -> str:
     if q.dtype != F32 or state.dtype not in (F32, BF16, F16):
         return f"expected f32 queries and a float cache, got {q} and {state}"
     head_dim = int(state.shape[4])
-    if head_dim < 16 or not is_power_of_two(head_dim):
-        vendor = "the vendor's operator" if head_dim in chip.head_sizes else "nobody"
-        return f"expected a head_dim that is a power of two, got {head_dim} (which {vendor} takes)"
-    return ""
+    if not is_power_of_two(head_dim) and head_dim not in chip.head_sizes:
+        return f"expected a head_dim of {chip.head_sizes} or a power of two, got {head_dim}"
+    return f"expected a head_dim of 16 or more, got {head_dim}" if head_dim < 16 else ""
 
 
 def attention_tile(chip: Chip, heads: int, head_dim: int, cache: DType) -> TileChoice:
-    problem = Attention(NOMINAL_QUERIES, NOMINAL_KEYS, heads, head_dim, cache.name)
+    wide = next_power_of_two(head_dim)
+    problem = Attention(NOMINAL_QUERIES, NOMINAL_KEYS, heads, wide, cache.name)
     return choose_attention(chip, problem, chip.page_size)
 
 
@@ -207,6 +207,7 @@ def emit_attention(node: Node, ctx: Lowering) -> None:
         "HALF": state.type.dtype == F16,
         "FEW": FEW,
         "BLOCK_N": tile.tile["BLOCK_N"],
+        "BLOCK_D": next_power_of_two(int(head_dim)),
     }
     few = {**constants, "BLOCK_M": max(FEW, next_power_of_two(group))}
     ctx.launch("row_attention.few", (kv_heads, seqs, 1), arguments, few)

@@ -135,23 +135,26 @@ def test_rope_table(launch: Any, count: int) -> None:
 # Attention ------------------------------------------------------------------------------------
 
 D, PAGE, KV, GROUP = 32, 64, 2, 3
-SIZES = {"KV_HEADS": KV, "GROUP": GROUP, "D": D, "PAGE": PAGE, "FEW": 16, "BLOCK_N": 32}
+SIZES = {"KV_HEADS": KV, "GROUP": GROUP, "D": D, "PAGE": PAGE, "FEW": 16}
+SIZES |= {"BLOCK_N": 32, "BLOCK_D": 32}
 
 
-def attention_case(queries: list[int], lengths: list[int], dtype: Any = np.float32) -> Any:
+def attention_case(
+    queries: list[int], lengths: list[int], dtype: Any = np.float32, d: int = D
+) -> Any:
     """Sequences on shuffled pages whose unused rows are NaN."""
     rng = np.random.default_rng(7)
     counts = [-(-n // PAGE) for n in lengths]
     order = rng.permutation(sum(counts)) + 1
     table = np.zeros((len(lengths), max(counts)), np.int32)
-    caches = [np.full((sum(counts) + 1, KV, PAGE, D), np.nan, dtype) for _ in range(2)]
-    keys = [[rng.normal(size=(n, KV, D)).astype(dtype) for n in lengths] for _ in range(2)]
+    caches = [np.full((sum(counts) + 2, KV, PAGE, d), np.nan, dtype) for _ in range(2)]
+    keys = [[rng.normal(size=(n, KV, d)).astype(dtype) for n in lengths] for _ in range(2)]
     for s, (n, count) in enumerate(zip(lengths, counts, strict=True)):
         table[s, :count] = order[sum(counts[:s]) : sum(counts[: s + 1])]
         for cache, parts in zip(caches, keys, strict=True):
             for t in range(n):
                 cache[table[s, t // PAGE], :, t % PAGE] = parts[s][t]
-    q = rows(rng, sum(queries), KV * GROUP, D)
+    q = rows(rng, sum(queries), KV * GROUP, d)
     starts = np.concatenate([[0], np.cumsum(queries)]).astype(np.int32)
     return q, caches, keys, starts, np.array(lengths, np.int32), table
 
@@ -177,7 +180,7 @@ def run_attention(
 
 def expected(case: Any, window: int = 0, softcap: float = 0.0, sinks: Any = None) -> Any:
     q, _, (keys, values), starts, lengths, _ = case
-    out = np.zeros((int(starts[-1]), KV * GROUP, D))
+    out = np.zeros((int(starts[-1]), KV * GROUP, q.shape[-1]))
     for s, length in enumerate(lengths):
         for i in range(starts[s], starts[s + 1]):
             position = length - (starts[s + 1] - i)
@@ -206,6 +209,13 @@ def test_attention(launch: Any, options: dict[str, Any]) -> None:
     y = run_attention(launch, case, **options)
     want = expected(case, options.get("WINDOW", 0), options.get("SOFTCAP", 0.0))
     np.testing.assert_allclose(y[: sum(QUERIES)], want, rtol=1e-4, atol=1e-5)
+    assert np.isnan(y[sum(QUERIES) :]).all(), "nothing is written behind the last query"
+
+
+def test_attention_of_heads_of_24(launch: Any) -> None:
+    case = attention_case(QUERIES, LENGTHS, d=24)
+    y = run_attention(launch, case, D=24)
+    np.testing.assert_allclose(y[: sum(QUERIES)], expected(case), rtol=1e-4, atol=1e-5)
     assert np.isnan(y[sum(QUERIES) :]).all(), "nothing is written behind the last query"
 
 

@@ -6,9 +6,21 @@ import json
 
 import pytest
 from sglk.cli import main
+from sglk.targets.conformance import steps
+from sglk.targets.conformance.decoder import Shape
 
 SECTIONS = ("facts", "device", "errors", "engine")
 """Those on one decoder; kernels have tests of their own."""
+
+
+@pytest.mark.slow
+def test_heads_of_80(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles are 128 wide: their last columns are the next key's, or behind the cache's end."""
+    odd = Shape("heads of 80", head_dim=80, pairs=40, layers=1)
+    monkeypatch.setattr(steps, "SHAPES", (odd,))
+    assert main(["conformance", "kunlun", "--quick", "--json", "--section", "steps"]) == 0
+    found = json.loads(capsys.readouterr().out)["counts"]
+    assert found["ok"] > 5 and found["absent"] <= 1, found
 
 
 @pytest.mark.slow
