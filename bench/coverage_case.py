@@ -98,7 +98,7 @@ def reference(model_type: str) -> tuple[Any, dict[str, np.ndarray]]:
     """The random model and its logits for each prompt, if the type is a decoder of text."""
     try:
         model = random_model(tiny_config(model_type))
-    except Exception as error:
+    except Exception as error:  # transformers raises what it likes about a configuration
         raise Unbuilt(f"{type(error).__name__}: {error}") from error
     try:
         logits = {name: logits_of(model, ids_of(name)) for name in PROMPTS}
