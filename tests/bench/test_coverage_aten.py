@@ -8,7 +8,6 @@ import torch
 from sglk.bench.aten_list import EXCLUDED, core_names
 from sglk.bench.coverage_aten import Tally, differs, try_op
 
-pytest.importorskip("expecttest", reason="torch's sample inputs ask for it")
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's, about its own sample inputs
 OPS = ("atan2", "avg_pool2d", "bitwise_xor", "index_put", "scatter_reduce")
 
