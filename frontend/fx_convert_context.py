@@ -18,7 +18,7 @@ from torch import fx
 
 from ..errors import FrontendError
 from ..ir.dim import Dim
-from ..ir.dtype import BOOL, F32, I8, I32, U8, DType
+from ..ir.dtype import BOOL, F32, I8, I16, I32, U8, U16, U32, U64, DType
 from ..ir.graph import Graph, Value
 from ..ir.interpret import evaluate
 from ..ir.op import Op
@@ -41,12 +41,16 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.complex64: F32,  # the type of each part, see `fx_convert_complex`
     torch.int64: I32,
     torch.int32: I32,
-    torch.int16: I32,
+    torch.int16: I16,
     torch.int8: I8,
     torch.uint8: U8,
+    torch.uint16: U16,
+    torch.uint32: U32,
+    torch.uint64: U64,
     torch.bool: BOOL,
 }
-"""All float arithmetic is f32; indices are i32, and constants that do not fit are refused."""
+"""All float arithmetic is f32; int64 is i32, and constants that do not fit are refused. Other
+integers keep their type, and wrap as it does."""
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _NOT_MODEL = (str(Path(torch.__file__).parent), str(Path(__file__).parent))

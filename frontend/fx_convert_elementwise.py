@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..ir.dtype import BOOL, F32, I32, DType
+from ..ir.dtype import BOOL, F32, I32, U32, U64, DType
 from ..ir.graph import Value
 from ..ir.op import Op
 from ..ir.ops import elementwise as ops
@@ -87,11 +87,14 @@ def _comparison(op: type[Op]) -> Converter:
 
 
 def common_dtype(*operands: Operand) -> DType:
-    """f32 if any operand is a float, else i32 if any is an integer, else bool."""
+    """The type that holds all operands: f32, u64, u32, i32 or bool, the first that some need."""
     dtypes = {x.type.dtype for x in operands if isinstance(x, Value)}
     kinds = {type(x) for x in operands if not isinstance(x, Value)}
     if F32 in dtypes or float in kinds:
         return F32
+    for wide in (U64, U32):
+        if wide in dtypes:
+            return wide
     return BOOL if dtypes | {BOOL} == {BOOL} and kinds <= {bool} else I32
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.export import Dim, ExportedProgram
@@ -18,6 +17,7 @@ from ..errors import FrontendError
 from .capture import capture_causal_lm, model_errors, quiet
 from .captured import Captured, Progress, describe
 from .fx_convert import convert_program, symbol_names
+from .fx_convert_context import DTYPES
 from .hf import check_is_causal, context_length
 from .weights import WeightInfo
 
@@ -29,7 +29,7 @@ _STORED = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 @dataclass(frozen=True, eq=False)
 class ModuleSource:
-    """The tensors of a state dict; floats are read as float32, integers as int32."""
+    """The tensors of a state dict; floats are read as float32, integers as graphs hold them."""
 
     where: str
     tensors: Mapping[str, torch.Tensor]
@@ -39,15 +39,15 @@ class ModuleSource:
 
     def info(self, name: str) -> WeightInfo:
         tensor = self._tensor(name)
-        kind = "f32" if tensor.is_floating_point() else "i32"
+        kind = DTYPES[tensor.dtype].name
         first = next(n for n, t in self.tensors.items() if t is tensor)
         alias = None if first == name else first
         return WeightInfo(name, _STORED.get(tensor.dtype, kind), tuple(tensor.shape), alias)
 
-    def read(self, name: str) -> NDArray[np.float32]:
+    def read(self, name: str) -> NDArray[Any]:
         tensor = self._tensor(name).detach().cpu()
-        dtype = torch.float32 if tensor.is_floating_point() else torch.int32
-        array: NDArray[np.float32] = tensor.to(dtype).numpy()
+        plain = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+        array: NDArray[Any] = plain.numpy().astype(DTYPES[tensor.dtype].numpy, copy=False)
         return array
 
     def _tensor(self, name: str) -> torch.Tensor:

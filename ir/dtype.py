@@ -39,7 +39,11 @@ class DType:
 
     @property
     def is_integer(self) -> bool:
-        return self.name in ("i8", "u8", "i32", "i64")
+        return self.numpy.kind in "iu" and not self.is_block
+
+    @property
+    def is_unsigned(self) -> bool:
+        return self.numpy.kind == "u" and not self.is_block
 
 
 def _plain(name: str, bits: int, numpy: type) -> DType:
@@ -57,7 +61,11 @@ F16 = _plain("f16", 16, np.float16)
 BF16 = _plain("bf16", 16, np.float32)
 I64 = _plain("i64", 64, np.int64)
 I32 = _plain("i32", 32, np.int32)
+I16 = _plain("i16", 16, np.int16)
 I8 = _plain("i8", 8, np.int8)
+U64 = _plain("u64", 64, np.uint64)
+U32 = _plain("u32", 32, np.uint32)
+U16 = _plain("u16", 16, np.uint16)
 U8 = _plain("u8", 8, np.uint8)
 BOOL = _plain("bool", 8, np.bool_)
 Q4_0 = _block("q4_0", 32, 18)
@@ -78,7 +86,11 @@ DTYPES: dict[str, DType] = {
         BF16,
         I64,
         I32,
+        I16,
         I8,
+        U64,
+        U32,
+        U16,
         U8,
         BOOL,
         Q4_0,

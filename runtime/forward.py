@@ -55,7 +55,10 @@ class ForwardModel:
         self.close()
 
 
-_NUMPY = {"f32": "f4", "f16": "f2", "i32": "i4", "i64": "i8", "u8": "u1", "i8": "i1", "bool": "?"}
+_NUMPY = {
+    **{"f32": "f4", "f16": "f2", "i64": "i8", "i32": "i4", "i16": "i2", "i8": "i1"},
+    **{"u64": "u8", "u32": "u4", "u16": "u2", "u8": "u1", "bool": "?"},
+}
 
 
 def load_forward(

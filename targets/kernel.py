@@ -17,6 +17,10 @@ POINTERS = {
     "i8": "*i8",
     "i32": "*i32",
     "i64": "*i64",
+    "i16": "*i16",
+    "u16": "*u16",
+    "u32": "*u32",
+    "u64": "*u64",
     "bool": "*u8",
 }
 """Triton's pointer type for each plain dtype."""

@@ -132,7 +132,9 @@ def _shift_left(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _shift_right(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     most = 8 * a.dtype.itemsize - 1
-    shifted: np.ndarray = np.right_shift(a, np.where((b >= 0) & (b <= most), b, most))
+    inside = (b >= 0) & (b <= most)
+    outside = 0 if a.dtype.kind == "u" else np.right_shift(a, most)
+    shifted: np.ndarray = np.where(inside, np.right_shift(a, np.where(inside, b, 0)), outside)
     return shifted
 
 

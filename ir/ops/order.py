@@ -35,6 +35,11 @@ def _checked(where: str, ids: np.ndarray, width: int) -> np.ndarray:
     return ids
 
 
+def _reversed(x: np.ndarray) -> np.ndarray:
+    """Numbers in the opposite order: ~i of an integer i, where -i may not fit."""
+    return np.asarray(-x if np.issubdtype(x.dtype, np.floating) else ~x)
+
+
 @dataclass(frozen=True)
 class TopK(Op):
     """(x [..., N]) -> (values [..., k], indices i32[..., k]): the k largest, largest first.
@@ -53,8 +58,7 @@ class TopK(Op):
         return (values, values.with_dtype(I32))
 
     def reference(self, x: Array) -> tuple[Array, ...]:
-        wide = x if np.issubdtype(x.dtype, np.floating) else x.astype(np.int64)
-        ids = np.argsort(-wide, axis=-1, kind="stable")[..., : self.k]
+        ids = np.argsort(_reversed(x), axis=-1, kind="stable")[..., : self.k]
         return np.take_along_axis(x, ids, -1), ids.astype(np.int32)
 
 
