@@ -45,8 +45,15 @@ TORCH_TYPES: dict[int, torch.dtype] = {
     13: torch.uint64,
     14: torch.complex64,
     16: torch.bfloat16,
+    **dict.fromkeys((17, 18, 19, 20, 23, 24), torch.float32),  # float8, float4
+    **dict.fromkeys((21, 25), torch.uint8),  # uint4, uint2
+    **dict.fromkeys((22, 26), torch.int8),  # int4, int2
 }
-"""By the numbers of `onnx.TensorProto.DataType` that torch can compute with."""
+"""What holds the values of each `onnx.TensorProto.DataType`, here and at a program's boundary.
+
+Types that torch does not compute with live in a wider one, as the values that they stand for:
+`Node.input_types` tells them apart, and `small_types` rounds to them.
+"""
 
 
 class NeedsValue(FrontendError):
@@ -127,6 +134,9 @@ class Node:
     """Python numbers, texts and lists; tensors as torch tensors, graphs as `Subgraph`."""
     outputs: tuple[str, ...]
     """Names; "" for an output that nobody wants."""
+    input_types: tuple[int, ...] = ()
+    """`onnx.TensorProto.DataType` per input, 0 where shape inference does not tell."""
+    output_types: tuple[int, ...] = ()
     slots: Sequence[tuple[Value, Slot]] = ()
     """The inputs as the function got them, and what is known of each."""
     evaluate: Callable[[Subgraph, Sequence[Value]], list[Value]] | None = field(
