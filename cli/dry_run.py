@@ -77,11 +77,13 @@ def _lowered(captured: Captured, target: str, choices: Mapping[str, Any]) -> dic
     facts = backend.target(options)
     graph, passes = optimize(captured, facts, options)
     explains = isinstance(backend, Explains)
-    lowering = (backend.lower_partial if explains else backend.lower)(graph, facts)
+    lowering = backend.lower(graph, facts, partial=True)
     entry = entry_of(graph)
-    program = lowering.program(entry, symbols_of_entry(graph, entry))
+    records = decision_records(lowering, lowering.program(entry, symbols_of_entry(graph, entry)))
+    for op in records["missing"]:
+        op["todo"] = advice(op["op"], backend.name)
     return {
-        **decision_records(lowering, program),
+        **records,
         "options": {name: getattr(options, name) for name in ("dtype", "activations", "quant")},
         "cache": options.cache_dtype,
         "graph": {
@@ -93,6 +95,16 @@ def _lowered(captured: Captured, target: str, choices: Mapping[str, Any]) -> dic
         "passes": [record.name for record in passes.records if record.changed],
         **(backend.explain(facts) if explains else {}),
     }
+
+
+def advice(op: str, target: str) -> str:
+    """What to do about an op that a target has no row for."""
+    from ..targets.backend import known_backends, open_backend
+
+    others = [name for name in known_backends() if name != target]
+    able = [o for o in others if op in {row.op for row in getattr(open_backend(o), "table", ())}]
+    elsewhere = f"compile for {' or '.join(able)}, with rows for {op}; " if able else ""
+    return f"{elsewhere}state it by other ops, or add a row to {target}'s operator table"
 
 
 def _compare(
@@ -145,5 +157,9 @@ def summary_lines(report: Mapping[str, Any], written: Sequence[Path]) -> list[st
         )
     for op in missing:
         reasons = "; ".join(f"{over['row']}: {over['reason']}" for over in op["passed_over"])
-        lines.append(f"  missing  {op['op']} x{op['count']}: {reasons or 'no row has this op'}")
+        where = f" at {op['source']}" if op["source"] else ""
+        lines.append(
+            f"  missing  {op['op']} x{op['count']}{where}: {reasons or 'no row has this op'}"
+        )
+        lines.append(f"           {op['todo']}")
     return [*lines, *(f"  {path}" for path in written)]

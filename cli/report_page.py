@@ -80,7 +80,8 @@ def _attention(report: Record) -> str:
     """What a reader has to know first."""
     lines = [
         f"<li>{badge('no row', 'bad')} <code>{escape(op['op'])}</code> ×{op['count']}: "
-        f"{escape(_reasons(op) or 'the operator table has no row for it')}</li>"
+        f"{escape(_reasons(op) or 'the operator table has no row for it')}"
+        f"{_place(op)}. What to do: {escape(op['todo'])}.</li>"
         for op in report["missing"]
     ]
     lines += [
@@ -105,6 +106,10 @@ def _attention(report: Record) -> str:
     return (
         f"<section><h2>Worth knowing: {what}</h2><ul class=plain>{''.join(lines)}</ul></section>\n"
     )
+
+
+def _place(op: Record) -> str:
+    return f" (first at {escape(op['source'])})" if op["source"] else ""
 
 
 def _reasons(op: Record) -> str:

@@ -77,8 +77,9 @@ class Backend(Protocol):
     def target(self, choices: Choices) -> Target:
         """The facts that passes work with; with several arches those that hold for all."""
 
-    def lower(self, graph: Graph, target: Target) -> Lowering:
-        """A row for every node."""
+    def lower(self, graph: Graph, target: Target, *, partial: bool = False) -> Lowering:
+        """A row for every node, or one refusal that lists all nodes without; ``partial``, for
+        reports, leaves such nodes out (`select_rows` does both)."""
 
     def build(self, lowering: Lowering, choices: Choices, progress: Progress) -> Sequence[Library]:
         """All kernels, compiled for each arch."""
@@ -99,9 +100,6 @@ class Backend(Protocol):
 @runtime_checkable
 class Explains(Protocol):
     """A backend that a lowering report can ask for more."""
-
-    def lower_partial(self, graph: Graph, target: Target) -> Lowering:
-        """As `Backend.lower`, but nodes that no row takes are left out, for the report."""
 
     def explain(self, target: Target) -> Mapping[str, Any]:
         """Plain data: ``facts`` of the chip, ``denied`` rows, what is done on the ``host``."""

@@ -46,7 +46,9 @@ class Chip:
 
     def __post_init__(self) -> None:
         self.backend.check(self.choices)
-        self.table = tuple(getattr(self.backend, "table", ()))
+        denied = {(row.op, row.name) for row in getattr(self.backend, "denied", ())}
+        rows = getattr(self.backend, "table", ())
+        self.table = tuple(row for row in rows if (row.op, row.name) not in denied)
         self.target: Target = self.backend.target(self.choices)
 
     def compile(

@@ -45,8 +45,8 @@ class CpuBackend:
             batch_invariant=not choices.round_weights,
         )
 
-    def lower(self, graph: Graph, target: Target) -> Lowering:
-        return lower(graph, target)
+    def lower(self, graph: Graph, target: Target, *, partial: bool = False) -> Lowering:
+        return lower(graph, target, partial=partial)
 
     def build(self, lowering: Lowering, choices: Choices, progress: Progress) -> list[Library]:
         kernels = [lowering.kernels[symbol] for symbol in sorted(lowering.kernels)]

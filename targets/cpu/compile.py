@@ -32,6 +32,6 @@ def target_for(
     return replace(facts, handwritten=handwritten, batch_invariant=batch_invariant)
 
 
-def lower(graph: Graph, target: Target) -> Lowering:
-    """Select a row for every node."""
-    return Lowering(graph, target, select_rows(graph, target, TABLE, DENIED))
+def lower(graph: Graph, target: Target, *, partial: bool = False) -> Lowering:
+    """Select a row for every node; ``partial`` leaves out those that have none, for reports."""
+    return Lowering(graph, target, select_rows(graph, target, TABLE, DENIED, partial=partial))

@@ -23,6 +23,7 @@ from .device.program_code import encode
 from .entries import add_entries, add_entries_of, expand
 from .facts import chips_named, cuda_target
 from .packing import pack_weight
+from .table import TABLE
 
 Progress = Callable[[str, int, int], None]
 
@@ -32,6 +33,7 @@ class CudaBackend:
 
     name = "cuda"
     activations = "bf16"
+    table = TABLE
 
     def check(self, choices: Choices) -> None:
         chips_named(choices.arches)
@@ -47,8 +49,8 @@ class CudaBackend:
         chips = chips_named(choices.arches)
         return cuda_target(chips, batch_invariant=choices.batch_invariant)
 
-    def lower(self, graph: Graph, target: Target) -> Lowering:
-        lowering = lower(graph, target)
+    def lower(self, graph: Graph, target: Target, *, partial: bool = False) -> Lowering:
+        lowering = lower(graph, target, partial=partial)
         add_entries(lowering, target)
         return lowering
 

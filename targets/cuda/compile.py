@@ -55,6 +55,6 @@ def _is_whole(term: sympy.Expr) -> bool:
     return term.as_coeff_Mul()[0].is_Integer and bool(term.is_integer)
 
 
-def lower(graph: Graph, target: Target) -> Lowering:
-    """Select a row for every node."""
-    return CudaLowering(graph, target, select_rows(graph, target, TABLE, DENIED))
+def lower(graph: Graph, target: Target, *, partial: bool = False) -> Lowering:
+    """Select a row for every node; ``partial`` leaves out those that have none, for reports."""
+    return CudaLowering(graph, target, select_rows(graph, target, TABLE, DENIED, partial=partial))

@@ -23,7 +23,7 @@ from .build import build_library
 from .compile import lower, target_for
 from .facts import KunlunTarget
 from .packing import pack_weight
-from .table import DENIED
+from .table import DENIED, TABLE
 from .vendor import HOST, OPERATORS
 
 Progress = Callable[[str, int, int], None]
@@ -35,6 +35,8 @@ class KunlunBackend:
 
     name = "kunlun"
     activations = "f32"
+    table = TABLE
+    denied = DENIED
     emulator = "emulator"
     """The device that proves an artifact where there is no chip."""
 
@@ -55,11 +57,8 @@ class KunlunBackend:
     def _facts(self, choices: Choices) -> KunlunTarget:
         return target_for(choices.arches, knobs.get().kunlun_config)
 
-    def lower(self, graph: Graph, target: Target) -> Lowering:
-        return lower(graph, target)
-
-    def lower_partial(self, graph: Graph, target: Target) -> Lowering:
-        return lower(graph, target, partial=True)
+    def lower(self, graph: Graph, target: Target, *, partial: bool = False) -> Lowering:
+        return lower(graph, target, partial=partial)
 
     def explain(self, target: Target) -> Mapping[str, Any]:
         assert isinstance(target, KunlunTarget)

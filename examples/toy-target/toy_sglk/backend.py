@@ -219,8 +219,8 @@ class ToyBackend:
     def target(self, choices: Choices) -> Target:
         return TOY
 
-    def lower(self, graph: Graph, target: Target) -> Lowering:
-        return Lowering(graph, target, select_rows(graph, target, TABLE))
+    def lower(self, graph: Graph, target: Target, *, partial: bool = False) -> Lowering:
+        return Lowering(graph, target, select_rows(graph, target, TABLE, partial=partial))
 
     def build(self, lowering: Lowering, choices: Choices, progress: Progress) -> Sequence[Library]:
         """A chip's compiler runs here; ours has only to say which function each symbol is."""
