@@ -95,7 +95,13 @@ def row(layers: int, result: dict[str, Any]) -> str:
     return " ".join(cells)
 
 
-HEAD = "layers  capture   passes    lower   in all  kernels     wall  cpu (s)  RSS (MB) kernels    calls"
+HEAD = " ".join(
+    f"{name:>8}"
+    for name in (
+        *("capture", "passes", "lower", "in all", "kernels", "wall"),
+        *("cpu (s)", "RSS (MB)", "kernels", "calls"),
+    )
+)
 
 
 def main() -> int:
@@ -114,7 +120,7 @@ def main() -> int:
         print(json.dumps(result))
         return 0
     config = json.loads(options.config.read_text()) if options.config else LLAMA_8B
-    print(HEAD, flush=True)
+    print(f"layers {HEAD}", flush=True)
     results: dict[int, dict[str, Any]] = {}
     for layers in options.layers:
         with tempfile.TemporaryDirectory() as folder:
