@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import VerifyError
+from .quantized import Quantized
 
 _ROWS_BYTES = 1 << 22  # raw bytes decoded at a time: the temporaries stay near 100 MB
 
@@ -132,7 +133,7 @@ class BlockParts:
 
 
 @dataclass(frozen=True, eq=False)
-class BlockArray:
+class BlockArray(Quantized):
     """A matrix [N, K] of one block type; `raw` is uint8 [N, bytes per row], possibly a file map."""
 
     dtype: str
@@ -187,15 +188,13 @@ class BlockArray:
         raw = self.raw[rows]
         return BlockArray(self.dtype, (raw.shape[0], self.shape[1]), raw)
 
-    def take_rows(self, index: Sequence[int] | NDArray[np.integer]) -> BlockArray:
-        """The rows of `index`, in that order; a permutation of rows is exact."""
-        chosen = np.asarray(index, np.int64)
-        if chosen.size and (chosen.min() < 0 or chosen.max() >= self.shape[0]):
-            raise VerifyError(
-                f"take_rows: expected indices in 0..{self.shape[0] - 1}, "
-                f"got {chosen.min()}..{chosen.max()}"
-            )
-        return BlockArray(self.dtype, (chosen.size, self.shape[1]), self.raw[chosen])
+    def _rows(self, index: NDArray[np.int64]) -> BlockArray:
+        return BlockArray(self.dtype, (index.size, self.shape[1]), self.raw[index])
+
+    def _stacked(self, others: Sequence[Quantized]) -> BlockArray:
+        raw = [self.raw, *(other.raw for other in others if isinstance(other, BlockArray))]
+        rows = sum(map(len, raw))
+        return BlockArray(self.dtype, (rows, self.shape[1]), np.concatenate(raw))
 
     def _values(self) -> NDArray[np.float32]:
         """The product, without bound on temporaries. The order of operations is ggml's: keep it."""
@@ -210,16 +209,6 @@ class BlockArray:
             m = -_per_group(m, parts.minimum)
         scaled = d[..., None] * q
         return (scaled if m is None else scaled + m[..., None]).reshape(self.shape)
-
-
-def concat(arrays: Sequence[BlockArray]) -> BlockArray:
-    """Stack along N; all of one type and one K."""
-    kinds = {(array.dtype, array.shape[1]) for array in arrays}
-    if len(kinds) != 1:
-        raise VerifyError(f"concat: expected blocks of one type and K, got {sorted(kinds)}")
-    ((dtype, columns),) = kinds
-    raw = np.concatenate([array.raw for array in arrays])
-    return BlockArray(dtype, (raw.shape[0], columns), raw)
 
 
 def _per_group(

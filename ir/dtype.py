@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import VerifyError
+from .forms import SLICE, GroupForm, form_named
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class DType:
     numpy: np.dtype[Any]
     block: int = 1
     block_bytes: int = 0
+    form: GroupForm | None = None
+    """What a matrix of few bits and scales beside them holds (`ir.forms`)."""
 
     def __str__(self) -> str:
         return self.name
@@ -107,9 +110,20 @@ DTYPES: dict[str, DType] = {
 
 def dtype(name: str) -> DType:
     """The type of that name; an unknown one raises `VerifyError`."""
+    if name not in DTYPES and (form := form_named(name)) is not None:
+        return form_dtype(form)
     if name not in DTYPES:
         raise VerifyError(f"dtype: expected one of {', '.join(DTYPES)}, got {name!r}")
     return DTYPES[name]
+
+
+def form_dtype(form: GroupForm) -> DType:
+    """The dtype of a group form; any combination has one.
+
+    >>> dtype("i4_g128_f16_z").bits
+    4.1875
+    """
+    return DType(form.name, form.bits_per_weight, np.dtype(np.uint8), SLICE, form=form)
 
 
 def round_bf16(x: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from .types import TensorType
 
 OPS: dict[str, type[Op]] = {}
 Array = Any
-"""A NumPy array, or `ir.blocks.BlockArray` for a block type."""
+"""A NumPy array, or a `Quantized` matrix for a block type or a group form."""
 
 
 @dataclass(frozen=True)

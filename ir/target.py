@@ -54,12 +54,16 @@ class Target:
     """What kernels store for each other; arithmetic is f32 whatever it is."""
     features: frozenset[str] = field(default_factory=frozenset)
     """What the hardware has beyond the rest, by name: ``tensor_maps``, ``dependent_launch``."""
+    forms: frozenset[str] = field(default_factory=frozenset)
+    """Elements of group forms (`ir.forms`) that kernels read, whatever their groups and scales."""
     handwritten: bool = True
     """Whether rows of kernels written by hand may be chosen."""
     batch_invariant: bool = True
     """Whether a token's result must have the same bits whatever is computed beside it."""
 
     def supports(self, dtype: DType) -> bool:
+        if dtype.form is not None:
+            return dtype.form.element in self.forms
         return dtype in self.dtypes
 
 

@@ -10,8 +10,10 @@ import numpy as np
 from .blocks import BLOCK_TYPES, BlockArray
 from .dtype import BF16, BOOL, round_bf16
 from .graph import Graph, Value
+from .groups import random_groups
 from .interpret import interpret
 from .op import Array
+from .quantized import Quantized
 from .types import TensorType
 
 Sizes = Mapping[str, int]
@@ -20,6 +22,8 @@ Sizes = Mapping[str, int]
 def random_array(type: TensorType, rng: np.random.Generator, sizes: Sizes) -> Array:
     """Standard normal floats, small non-negative ints, fair bools, random blocks."""
     shape = type.concrete(sizes)
+    if type.dtype.form is not None:
+        return random_groups(type.dtype.name, (shape[0], shape[1]), rng)
     if type.dtype.is_block:
         return random_blocks(type.dtype.name, (shape[0], shape[1]), rng)
     if type.dtype == BOOL:
@@ -72,7 +76,7 @@ def assert_close(got: Array, wanted: Array, rtol: float, where: str = "array") -
     """Equal shapes, NaN at the same places, and the largest difference at most ``rtol`` of the
     largest wanted value."""
     got, wanted = (
-        x.dequantize() if isinstance(x, BlockArray) else np.asarray(x) for x in (got, wanted)
+        x.dequantize() if isinstance(x, Quantized) else np.asarray(x) for x in (got, wanted)
     )
     assert got.shape == wanted.shape, f"{where}: expected shape {wanted.shape}, got {got.shape}"
     if not wanted.size:

@@ -45,9 +45,11 @@ class TensorType:
 
     @property
     def bytes(self) -> Dim:
-        """Bytes of the values; block types count whole blocks along the last dim."""
+        """Bytes of the values; block types count whole blocks of rows, group forms rows."""
         if not self.dtype.is_block:
             return as_dim(self.size * int(self.dtype.bits // 8))
+        if self.dtype.form is not None:
+            return as_dim(prod(self.shape[:-1]) * self.dtype.form.row_bytes(int(self.shape[-1])))
         return as_dim(floordiv(self.size, self.dtype.block) * self.dtype.block_bytes)
 
     def with_shape(self, *shape: Dim) -> TensorType:

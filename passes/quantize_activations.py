@@ -16,7 +16,7 @@ from .base import Pass
 class QuantizeActivations(Pass):
     """
     %y = linear(%x f32, %w)   ->   %q, %s = quantize_rows(%x); %y = linear(%q, %w, %s)
-    For weights of block types. Others keep their activations.
+    For weights of block types, not of group forms. Others keep their activations.
     """
 
     name: ClassVar[str] = "quantize-activations"
@@ -32,7 +32,8 @@ class QuantizeActivations(Pass):
 
 def _quantize(graph: Graph, node: Node, op: Linear | GatedLinear) -> bool:
     x, w, *rest = node.inputs
-    if x.type.dtype != F32 or not w.type.dtype.is_block:
+    kind = w.type.dtype
+    if x.type.dtype != F32 or not kind.is_block or kind.form is not None:
         return False
     integers, scales = graph.append(QuantizeRows(), x, before=node)
     made = graph.append(replace(op, has_scales=True), integers, w, scales, *rest, before=node)

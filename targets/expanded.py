@@ -13,10 +13,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from ..errors import LoweringError
-from ..ir.blocks import BlockArray, concat
+from ..ir.blocks import BlockArray
 from ..ir.dtype import BF16
 from ..ir.graph import Value
 from ..ir.ops.shape import Concat
+from ..ir.quantized import concat
 from ..ir.target import Target
 from .artifact.expand import ALIGNMENT, BLOCKS, Expand, Part
 from .artifact.writer import ArtifactWriter
@@ -66,7 +67,10 @@ def _params(value: Value) -> list[str]:
 def write_blocks(writer: ArtifactWriter, names: Sequence[str], read: Read) -> dict[str, object]:
     """Put the blocks of stacked tensors into a blob; what the manifest says of them."""
     arrays = [_blocks(name, read(name)) for name in names]
-    runs = [concat(list(run)) for _, run in groupby(arrays, lambda array: array.dtype)]
+    runs = [
+        _blocks(names[0], concat(list(run)))
+        for _, run in groupby(arrays, lambda array: array.dtype)
+    ]
     parts, end = [], 0
     for run in runs:
         count = run.nbytes // run.type.bytes

@@ -8,14 +8,14 @@ from typing import Protocol
 import numpy as np
 
 from ..errors import LoweringError
-from ..ir.blocks import BlockArray
 from ..ir.dtype import BF16, DType, dtype, round_bf16
 from ..ir.graph import Graph
 from ..ir.op import Array
+from ..ir.quantized import Quantized
 from ..ir.types import TensorType
 
 Read = Callable[[str], Array]
-"""A tensor by Hugging Face name: f32 values, or a `BlockArray`."""
+"""A tensor by Hugging Face name: f32 values, or a `Quantized` matrix."""
 
 
 def typed_reader(graph: Graph, read: Read) -> Read:
@@ -27,10 +27,10 @@ def typed_reader(graph: Graph, read: Read) -> Read:
 def as_dtype(name: str, array: Array, dtype: DType) -> Array:
     """One tensor as ``dtype``; blocks may be dequantized but are never made here."""
     if dtype.is_block:
-        if not isinstance(array, BlockArray) or array.dtype != dtype.name:
+        if not isinstance(array, Quantized) or array.dtype != dtype.name:
             raise LoweringError(f"weight {name}: expected blocks of {dtype}, got another type")
         return array
-    plain = array.dequantize() if isinstance(array, BlockArray) else np.asarray(array)
+    plain = array.dequantize() if isinstance(array, Quantized) else np.asarray(array)
     if dtype == BF16:
         return round_bf16(plain)
     return plain.astype(dtype.numpy, copy=False)
@@ -41,7 +41,7 @@ def dense_reader(dtypes: Mapping[str, DType], read: Read) -> Read:
 
     def dense(name: str) -> Array:
         array = as_dtype(name, read(name), dtypes[name])
-        return array.dequantize() if isinstance(array, BlockArray) else array
+        return array.dequantize() if isinstance(array, Quantized) else array
 
     return dense
 

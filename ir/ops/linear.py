@@ -8,17 +8,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..blocks import BlockArray
 from ..dim import as_dim, prod
 from ..dtype import BF16, F32, I8, DType
 from ..op import Array, Cost, Op, expect
+from ..quantized import Quantized
 from ..types import TensorType, broadcast_shapes
 from .elementwise import ACTIVATIONS
 
 
 def dense(weight: Array) -> np.ndarray:
     """The weight as f32 values, whatever its dtype."""
-    return weight.dequantize() if isinstance(weight, BlockArray) else np.asarray(weight, np.float32)
+    return weight.dequantize() if isinstance(weight, Quantized) else np.asarray(weight, np.float32)
 
 
 def _product_cost(inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:

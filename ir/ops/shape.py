@@ -10,11 +10,11 @@ import numpy as np
 import sympy
 
 from ...errors import VerifyError
-from ..blocks import BlockArray
-from ..blocks import concat as concat_blocks
 from ..dim import Dim, as_dim, floordiv
 from ..dtype import BOOL, I32, DType
 from ..op import Array, Op, expect
+from ..quantized import Quantized
+from ..quantized import concat as stack_rows
 from ..types import TensorType
 
 
@@ -85,7 +85,7 @@ class Slice(Op):
     def reference(self, x: Array) -> Array:
         if not (isinstance(self.start, int) and isinstance(self.stop, int)):
             raise VerifyError(f"slice {self.start}:{self.stop}: expected ints to interpret")
-        if isinstance(x, BlockArray):
+        if isinstance(x, Quantized):
             return x[self.start : self.stop]
         index = [slice(None)] * np.ndim(x)
         index[self.axis] = slice(self.start, self.stop, self.step)
@@ -118,8 +118,8 @@ class Concat(Op):
         return (first.with_shape(*first.shape[: self.axis], total, *first.shape[self.axis + 1 :]),)
 
     def reference(self, *xs: Array) -> Array:
-        if isinstance(xs[0], BlockArray):
-            return concat_blocks(xs)
+        if isinstance(xs[0], Quantized):
+            return stack_rows(xs)
         return np.concatenate(xs, self.axis)
 
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from ...errors import VerifyError
-from ..blocks import BlockArray
 from ..dim import as_dim
 from ..dtype import BF16, F32, DType
 from ..op import Array, Cost, Op, expect
+from ..quantized import Quantized
 from ..types import TensorType
 
 
@@ -42,7 +42,7 @@ class Embedding(Op):
         return (TensorType(self.dtype, (*ids.shape, table.shape[1])),)
 
     def reference(self, table: Array, ids: Array) -> Array:
-        if isinstance(table, BlockArray):
+        if isinstance(table, Quantized):
             rows = table.take_rows(np.ravel(ids)).dequantize()
             return rows.reshape(*np.shape(ids), table.shape[1])
         _check_index("embedding", ids, len(table))

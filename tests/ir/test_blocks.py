@@ -8,7 +8,8 @@ import pytest
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 from sglk.errors import VerifyError
-from sglk.ir.blocks import BLOCK_TYPES, BlockArray, concat
+from sglk.ir.blocks import BLOCK_TYPES, BlockArray
+from sglk.ir.quantized import concat
 
 TYPES = list(BLOCK_TYPES)
 
