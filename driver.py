@@ -64,6 +64,8 @@ class Options:
     weights: str = "stored"
     """The model's ``stored`` numbers, or ``dummy``: random ones that are made on load, so that a
     config is enough."""
+    strict: bool = False
+    """Refuse ops that no kernel of the target does, instead of letting the host do them."""
     arches: tuple[str, ...] = ()
     """What to build for among the target's instruction sets or chips; empty: its default."""
     selftest: bool = True
@@ -140,13 +142,16 @@ def compile(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     dims: Mapping[str, Mapping[int, str]] | None = None,
+    const: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, int] | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Compiled:
-    """Compile a Hugging Face folder, a .gguf file or a torch module into an artifact at ``output``.
+    """Compile a Hugging Face folder, a .gguf, .onnx or .pt2 file or a torch module.
 
     A module that is no transformers causal LM needs example inputs, ``args`` and ``kwargs``;
-    ``dims`` names the sizes that stay symbolic: ``{"x": {0: "batch"}}``. Load it with
+    ``dims`` names the sizes that stay symbolic: ``{"x": {0: "batch"}}``. Of an ONNX model ``const``
+    fixes inputs to numbers and ``sizes`` named sizes: ``{"batch": 1}``. Load the artifact with
     `sglk.load_forward`, decoders with `sglk.load`. ``options`` are the fields of `Options`. The
     default output is the model's name with ``.sglk`` in the current folder. ``target`` is a chip,
     with arches after a colon: ``cpu``, ``cpu:x86_64_v3,x86_64_v4``. Errors are `SglkError`
@@ -162,18 +167,22 @@ def compile(
     chosen = Options(**options)
     backend.check(chosen)
     path = Path(output) if output else Path(f"{_name(model)}.sglk")
-    example = {"args": args, "kwargs": kwargs, "dims": dims}
+    example = {"args": args, "kwargs": kwargs, "dims": dims, "const": const, "sizes": sizes}
     return _Compile(model, example, backend, chosen, progress or _silent).run(path)
 
 
 def _name(model: Any) -> str:
     """A name for the artifact of a path or module; folders may have dots: ``Qwen3-0.6B``."""
+    from .frontend import Captured
+
+    if isinstance(model, Captured):
+        return model.info.name
     if not isinstance(model, str | Path):
         return type(model).__name__
     path = Path(model).resolve()
     if path.name == "config.json":
         return path.parent.name
-    return path.stem if path.suffix in (".gguf", ".pt2", ".json") else path.name
+    return path.stem if path.suffix in (".gguf", ".pt2", ".onnx", ".json") else path.name
 
 
 def _silent(stage: str, done: int, total: int) -> None:
@@ -220,6 +229,7 @@ class _Compile:
     def run(self, path: Path) -> Compiled:
         from .frontend import load_model
         from .targets.artifact import ArtifactWriter
+        from .targets.backend import facts_of
         from .targets.expanded import add_expansions
         from .targets.lowering import entry_of, symbols_of_entry
         from .targets.ttir import write_texts
@@ -230,7 +240,7 @@ class _Compile:
                 has_weights = self.options.weights != "dummy"
                 given = {**self.example, "has_weights": has_weights, "progress": self.progress}
                 captured = load_model(self.model, **given)
-            target = self.backend.target(self.options)
+            target = facts_of(self.backend, self.options, self.options.strict)
             step = self._optimize(captured, target)
             with self.clock.stage("lower"):
                 lowering = self.backend.lower(step, target)
@@ -304,12 +314,13 @@ class _Compile:
     ) -> Any:
         from .targets.assemble import Parts
         from .targets.dummy_weights import dummy_fill
+        from .targets.host_calls import is_batch_invariant
         from .targets.selftest import num_pages
 
         model = {**vars(captured.info), "dtype": self.options.dtype, "quant": self.options.quant}
         model["kv_dtype"] = self.options.cache_dtype
         model["activations"] = self.options.activations
-        model["batch_invariant"] = target.batch_invariant
+        model["batch_invariant"] = is_batch_invariant(target, lowering.selection)
         return Parts(
             model=model,
             target=target.name,

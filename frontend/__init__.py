@@ -22,17 +22,29 @@ def load_model(
     kwargs: Mapping[str, Any] | None = None,
     *,
     dims: Mapping[str, Mapping[int, str]] | None = None,
+    const: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, int] | None = None,
     has_weights: bool = True,
     progress: Progress | None = None,
 ) -> Captured:
-    """Capture a Hugging Face folder, a ``.gguf`` or ``.pt2`` file, or a torch module or program.
+    """Capture a Hugging Face folder, a ``.gguf``, ``.pt2`` or ``.onnx`` file, or a torch module.
 
     A module that is no transformers causal LM needs example inputs (``args``, ``kwargs``); ``dims``
     names the sizes that stay symbolic: ``{"x": {1: "tokens"}}``. Without ``has_weights`` a config
     is enough, ``config.json`` itself or a folder with one, and there are none to read afterwards.
+    Of an ONNX model ``const`` fixes inputs to numbers, and ``sizes`` named sizes: the other names
+    stay symbolic. An exported program and a `Captured` come as they are.
     ``progress(stage, done, total)`` is called along the way. Anything else is refused with
     `FrontendError`.
     """
+    if isinstance(source, Captured):
+        return source
+    if _is_onnx(source):
+        from .onnx.module import load_onnx
+
+        return load_onnx(source, constants=const, sizes=sizes, progress=progress)
+    if const or sizes:
+        raise FrontendError("--const, --dim: expected an ONNX model with them, got another kind")
     if isinstance(source, str | Path) and Path(source).suffix != ".pt2":
         from .hf import load_hf
 
@@ -53,6 +65,13 @@ def load_model(
     if isinstance(source, torch.nn.Module):
         return load_module(source, args, kwargs, dims, progress)
     raise FrontendError(
-        f"model: expected a folder, a .gguf or .pt2 file, a torch module or an exported program, "
-        f"got {type(source).__name__}"
+        f"model: expected a folder, a .gguf, .pt2 or .onnx file, a torch module or an exported "
+        f"program, got {type(source).__name__}"
     )
+
+
+def _is_onnx(source: Any) -> bool:
+    """A path by its suffix; a `ModelProto` by its class's name, since onnx may not be installed."""
+    if isinstance(source, str | Path):
+        return Path(source).suffix == ".onnx"
+    return type(source).__name__ == "ModelProto"

@@ -173,6 +173,17 @@ class Graph:
         node.inputs[index] = value
         value.uses.append(node)
 
+    def rename(self, value: Value, name: str) -> None:
+        """Another name for a value; one that has it already gets a fresh one."""
+        holder = next((v for v in self.values() if v.name == name), None)
+        if holder is value:
+            return
+        self._names.discard(value.name)
+        if holder is not None:
+            holder.name = self._fresh()
+        value.name = _checked(name)
+        self._names.add(name)
+
     def erase(self, node: Node) -> None:
         """Remove a node whose outputs nobody reads; a live one is refused."""
         for value in node.outputs:

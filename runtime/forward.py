@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import RequestError
 from ..targets.artifact import Artifact
-from ..targets.device import Executable
+from ..targets.device import Executable, host_ops_of
 from ..targets.registry import open_device
 
 Arrays = NDArray[Any] | tuple[NDArray[Any], ...]
@@ -33,10 +33,14 @@ class ForwardModel:
         if len(args) + len(kwargs) != len(given) or set(given) != set(self.input_names):
             got = f"{len(args)} by position and {sorted(kwargs)}"
             raise RequestError(f"inputs: expected {', '.join(self.input_names)}, got {got}")
-        arrays = {n: np.asarray(a, self._dtypes[n], order="C") for n, a in given.items()}
+        arrays = {n: fitting(a, self._dtypes[n], n) for n, a in given.items()}
         results = self._executable.run(self._entry, arrays)
         ordered = tuple(results[name] for name in self._outputs)
         return ordered[0] if len(ordered) == 1 else ordered
+
+    def host_ops(self) -> dict[str, tuple[int, float]]:
+        """Calls and seconds of ops that the host did for the device; {} on most models."""
+        return host_ops_of(self._executable)
 
     def close(self) -> None:
         """Give the device and the file back."""
@@ -59,6 +63,18 @@ _NUMPY = {
     **{"f32": "f4", "f16": "f2", "i64": "i8", "i32": "i4", "i16": "i2", "i8": "i1"},
     **{"u64": "u8", "u32": "u4", "u16": "u2", "u8": "u1", "bool": "?"},
 }
+
+
+def fitting(array: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    """An input in the type that a graph takes; integers that do not fit it are refused."""
+    given = np.asarray(array)
+    with np.errstate(over="ignore"):  # a double beyond float32 is infinite
+        found = np.asarray(given, dtype, order="C")
+    if dtype != given.dtype and dtype.kind in "iu" and not np.array_equal(found, given):
+        raise RequestError(
+            f"input {name}: expected integers that fit {dtype}, got {given.min()} to {given.max()}"
+        )
+    return found
 
 
 def load_forward(

@@ -139,7 +139,7 @@ class Node:
     output_types: tuple[int, ...] = ()
     slots: Sequence[tuple[Value, Slot]] = ()
     """The inputs as the function got them, and what is known of each."""
-    evaluate: Callable[[Subgraph, Sequence[Value]], list[Value]] | None = field(
+    evaluate: Callable[[Subgraph, Sequence[Value]], list[Slot]] | None = field(
         default=None, repr=False
     )
 
@@ -180,7 +180,10 @@ class Node:
             return list(slot.sizes.array.reshape(-1))
         return [int(number) for number in self.known(value).reshape(-1).tolist()]
 
-    def run(self, body: Subgraph, values: Sequence[Value]) -> list[Value]:
-        """The outputs of a subgraph for these inputs (tensors, lists, `Known` or `Slot`)."""
+    def run(self, body: Subgraph, values: Sequence[Value]) -> list[Slot]:
+        """The outputs of a subgraph for these inputs (tensors, lists, `Known` or `Slot`).
+
+        A function may return slots: what is known of them is then kept.
+        """
         assert self.evaluate is not None
         return self.evaluate(body, values)
