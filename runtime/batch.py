@@ -88,8 +88,11 @@ class BatchBuffers:
         """The step's arrays for these chunks, in their order; valid until the next call."""
         chunks, num_decoding = plan.chunks, plan.num_decoding
         seqs = len(chunks)
-        self._fill_table(chunks, num_decoding)
-        self._fill_decoding(chunks[:num_decoding])
+        requests, starts, ends, _ = zip(*chunks, strict=True)
+        self._seq_lens[:seqs] = ends
+        self._fill_table(requests, self._seq_lens[:seqs], num_decoding)
+        if num_decoding:
+            self._fill_decoding(requests[:num_decoding], starts[:num_decoding])
         self._query_start[:num_decoding] = self._counting[:num_decoding]
         self._logit_rows[:num_decoding] = self._counting[:num_decoding]
         at = rows = num_decoding
@@ -101,7 +104,6 @@ class BatchBuffers:
                 self._logit_rows[rows] = at - 1
                 rows += 1
         self._query_start[seqs] = at
-        self._seq_lens[:seqs] = [chunk.end for chunk in chunks]
         return StepBatch(
             token_ids=self._token_ids[:at],
             positions=self._positions[:at],
@@ -112,16 +114,18 @@ class BatchBuffers:
             logit_rows=self._logit_rows[:rows],
         )
 
-    def _fill_decoding(self, chunks: Sequence[Chunk]) -> None:
+    def _fill_decoding(self, requests: Sequence[Request], starts: Sequence[int]) -> None:
         """One token each, from plain numbers: much faster than an array access per request."""
-        size, count = self._page_size, len(chunks)
-        if not count:
-            return
-        positions = self._positions[:count]
-        positions[:] = [chunk.start for chunk in chunks]
-        self._token_ids[:count] = [chunk.request.last_token for chunk in chunks]
-        pages = self._table[self._counting[:count], positions // size]
-        self._slots[:count] = pages * size + positions % size
+        size, count = self._page_size, len(requests)
+        positions, slots = self._positions[:count], self._slots[:count]
+        positions[:] = starts
+        self._token_ids[:count] = [request.last_token for request in requests]
+        columns = positions // size
+        within = positions - columns * size
+        columns += self._counting[:count] * self._table.shape[1]
+        np.take(self._table, columns, out=slots, mode="clip")  # "raise" would copy `out`
+        slots *= size
+        slots += within
 
     def _fill_prefill(self, chunk: Chunk, at: int) -> None:
         request, part = chunk.request, slice(at, at + chunk.num_tokens)
@@ -131,24 +135,26 @@ class BatchBuffers:
         pages = request.page_row[positions // self._page_size]
         self._slots[part] = pages * self._page_size + positions % self._page_size
 
-    def _fill_table(self, chunks: Sequence[Chunk], num_decoding: int) -> None:
+    def _fill_table(
+        self, requests: Sequence[Request], ends: NDArray[np.int32], num_decoding: int
+    ) -> None:
         """A row for each chunk; a decoding row with the same pages as in the last step stays.
 
         A decoding request has pages for exactly its tokens, one that prefills may have more.
         """
-        stamps = [chunk.request.pages_stamp for chunk in chunks[:num_decoding]]
-        stamps += [_UNKNOWN] * (len(chunks) - num_decoding)
-        if stamps == self._stamps and num_decoding == len(chunks):
+        stamps = [request.pages_stamp for request in requests[:num_decoding]]
+        stamps += [_UNKNOWN] * (len(requests) - num_decoding)
+        if stamps == self._stamps and num_decoding == len(requests):
             return
-        used = [-(-chunk.end // self._page_size) for chunk in chunks]
-        shape = (len(chunks), max(used))
+        used = (-(-ends // self._page_size)).tolist()
+        shape = (len(requests), max(used))
         if self._table.shape != shape:
             self._table = self._shaped(*shape)
-            self._stamps = [_UNKNOWN] * len(chunks)
+            self._stamps = [_UNKNOWN] * len(requests)
         for row, (stamp, known) in enumerate(zip(stamps, self._stamps, strict=True)):
             if stamp != known or stamp == _UNKNOWN:
                 count = used[row]
-                self._table[row, :count] = chunks[row].request.page_row[:count]
+                self._table[row, :count] = requests[row].page_row[:count]
                 self._table[row, count:] = 0
         self._stamps = stamps
 

@@ -216,11 +216,11 @@ class Engine:
             self._audit_rows(self._audit, plan, logits, now)
         for row, error in sampled.failures.items():
             self._end(rows[row], "error", now, str(error))
-        for live, logprob in zip(rows, sampled.logprobs, strict=True):
-            live.logprob = logprob
+        if any(sampled.logprobs):
+            for live, logprob in zip(rows, sampled.logprobs, strict=True):
+                live.logprob = logprob
         self._num_generated += len(rows) - len(sampled.failures)
-        events = self.scheduler.commit(plan, sampled.token_ids)
-        self._ready += [self._output(event, now) for event in events]
+        self._ready += self._outputs(self.scheduler.commit(plan, sampled.token_ids), now)
         self._record(plan, started, off_device - on_device)
 
     def _can_run_ahead(self) -> bool:
@@ -264,7 +264,7 @@ class Engine:
                 )
         events = self.scheduler.land(flight.plan, ids)
         self._num_generated += len(events)
-        self._ready += [self._output(event, now) for event in events]
+        self._ready += self._outputs(events, now)
         self._record(flight.plan, max(flight.started, self._landed), now - waiting)
         self._landed = now
 
@@ -313,31 +313,39 @@ class Engine:
         if self.on_step is not None:
             self.on_step(record)
 
-    def _output(self, event: Event, now: float) -> Output:
-        request, token, reason = event
-        live = self._live[request.id]
-        live.row.append(token)
-        timing, error = live.timing, None
-        timing.last_token = now
-        if timing.first_token is None:
-            timing.first_token = now
-        if reason is None and live.row.mask is not None:
-            reason, error = self._advance_mask(live.row.mask, token)
-        text = ""
-        if live.text is not None:
-            if reason != "stop" or token not in request.stop_ids:
-                text = live.text.push(token)  # a stop token is no part of the text
-            if live.text.stopped:
-                reason = "stop"
+    def _outputs(self, events: list[Event], now: float) -> list[Output]:
+        """What each event adds to its answer; little more than that, as it runs for every token."""
+        outputs: list[Output] = []
+        lives, new = self._live, tuple.__new__
+        for request, token, reason in events:
+            live = lives[request.id]
+            live.row.append(token)
+            timing, error = live.timing, None
+            timing.last_token = now
+            if timing.first_token is None:
+                timing.first_token = now
+            if reason is None and live.row.mask is not None:
+                reason, error = self._advance_mask(live.row.mask, token)
+            text = ""
+            if live.text is not None:
+                if reason is None or token not in request.stop_ids:
+                    text = live.text.push(token)  # a stop token is no part of the text
+                if live.text.stopped:
+                    reason = "stop"
             if reason is not None:
-                text += live.text.finish()
-        if reason is not None:
-            self.scheduler.finish(request.id, reason)
-            del self._live[request.id]
-            self._note_end(live, reason, now)
-        return Output(
-            request.id, token, text, live.logprob, request.num_cached, reason, timing, error
-        )
+                text += self._last_text(live, reason, now)
+            outputs.append(
+                new(Output, (request.id, token, text, live.logprob, request.num_cached, reason,
+                             timing, error))
+            )  # fmt: skip
+        return outputs
+
+    def _last_text(self, live: Live, reason: FinishReason, now: float) -> str:
+        """A request ends with a token: what is left of its text."""
+        self.scheduler.finish(live.request.id, reason)
+        del self._live[live.request.id]
+        self._note_end(live, reason, now)
+        return live.text.finish() if live.text is not None else ""
 
     def _advance_mask(self, mask: MaskedRow, token: int) -> tuple[FinishReason | None, str | None]:
         """Why the answer ends with this token, if its mask says so."""

@@ -56,13 +56,8 @@ class KVCache:
         if not request.num_preemptions:
             request.num_cached = request.num_computed
             request.num_matched = request.num_computed + self._matched_in_page(request, node)
-        request.add_pages([*cached, *fresh])
+        self._give(request, [*cached, *fresh])
         return True
-
-    def short_of_pages(self, requests: Iterable[Request]) -> list[Request]:
-        """Running requests whose newest token has no slot yet."""
-        size = self.page_size
-        return [r for r in requests if r.num_tokens > len(r.pages) * size]
 
     def grow(self, request: Request) -> bool:
         """Make sure that the next token of a running request has a slot; False: no page is left."""
@@ -72,7 +67,7 @@ class KVCache:
         fresh = self._allocate(missing, 0)
         if fresh is None:
             return False
-        request.add_pages(fresh)
+        self._give(request, fresh)
         return True
 
     def publish(self, request: Request) -> None:
@@ -111,6 +106,12 @@ class KVCache:
             indices = [page.number for page in request.pages]
             if request.page_row[: len(indices)].tolist() != indices:
                 raise AssertionError(f"request {request.id}: page row and pages differ")
+            if request.num_slots != len(indices) * self.page_size:
+                raise AssertionError(f"request {request.id}: its slots are not those of its pages")
+
+    def _give(self, request: Request, pages: list[Page]) -> None:
+        request.add_pages(pages)
+        request.num_slots = len(request.pages) * self.page_size
 
     def _usable_keys(self, request: Request) -> list[bytes]:
         if not self.is_cached(request):

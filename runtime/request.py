@@ -161,8 +161,8 @@ class Request:
         "_keys", "_tokens", "arrival", "arrival_step", "arrived_at", "bound_step",
         "finish_reason", "id",
         "last_token", "max_total", "namespace", "node", "num_cached", "num_computed", "num_matched",
-        "num_preemptions", "num_prompt", "num_published", "num_tokens", "page_row", "pages",
-        "pages_stamp", "priority", "status", "stop_ids", "uses_cache",
+        "num_preemptions", "num_prompt", "num_published", "num_slots", "num_tokens", "page_row",
+        "pages", "pages_stamp", "priority", "status", "stop_ids", "uses_cache",
     )  # fmt: skip
 
     def __init__(
@@ -207,6 +207,8 @@ class Request:
         """A number that no other list of pages has, of this request or another."""
         self.page_row = np.zeros(0, dtype=np.int32)
         self.num_published = 0
+        self.num_slots = 0
+        """Tokens that its pages hold; `KVCache` keeps it."""
         self.node: Node | None = None
         self._keys: list[bytes] = []
 
@@ -262,7 +264,7 @@ class Request:
         """Forget every page: nothing is computed any more."""
         self.pages = []
         self.pages_stamp = next(_stamps)
-        self.num_computed = self.num_published = 0
+        self.num_computed = self.num_published = self.num_slots = 0
         self.node = None
 
     def page_keys(self, page_size: int, count: int) -> list[bytes]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ Argmax = Callable[[NDArray[np.int32]], NDArray[np.int32]]
 Draw = Callable[[NDArray[np.void]], NDArray[np.int32]]
 """`sglk.targets.device.HasSample.sample`."""
 NO_TOKEN = -1
+_IS_SIMPLE = attrgetter("is_simple")
 _MOST_TOP_K = 2**31 - 1
 MIN_TEMPERATURE = 1e-5
 """Below it, dividing by the temperature overflows f32 while the choice is greedy already."""
@@ -107,7 +109,7 @@ class RowState:
         self.num_logprobs = params.logprobs or 0
         self._end_ids = np.array(sorted(end_ids), dtype=np.int64)
         self._may_end_at = self.position + params.min_tokens
-        self.changes_logits = self.is_plain = False
+        self.changes_logits = self.is_plain = self.is_simple = False
         self._update()
 
     @property
@@ -143,11 +145,15 @@ class RowState:
         return row, top_k, heat, lowest, params.top_p, uniform
 
     def _update(self) -> None:
-        """``changes_logits``: not the raw logits decide; ``is_plain``: their maximum does."""
+        """``changes_logits``: not the raw logits decide; ``is_plain``: their maximum does.
+
+        ``is_simple``: and nobody asks for more than the token.
+        """
         self.changes_logits = (
             self.params.has_processors or self.mask is not None or len(self.forbidden_ids) > 0
         )
         self.is_plain = self.params.is_greedy and not self.changes_logits
+        self.is_simple = self.is_plain and not self.wants_logprobs
 
 
 def sample(
@@ -162,6 +168,8 @@ def sample(
     >>> sample(logits, [RowState(SamplingParams(), [0]), RowState(SamplingParams(), [0])]).token_ids
     [1, 0]
     """
+    if all(map(_IS_SIMPLE, states)):
+        return Sampled(_best_ids(logits, range(len(states)), argmax), [None] * len(states))
     plain = [row for row, state in enumerate(states) if state.is_plain]
     best = _best_ids(logits, plain, argmax)
     if len(plain) == len(states):
@@ -177,12 +185,12 @@ def sample(
     return found
 
 
-def _best_ids(found: Logits, rows: list[int], argmax: Argmax | None) -> list[int]:
+def _best_ids(found: Logits, rows: Sequence[int], argmax: Argmax | None) -> list[int]:
     """The largest logit of each of these rows."""
     if not rows:
         return []
     if argmax is not None:
-        best = argmax(np.array(rows, dtype=np.int32))
+        best = argmax(np.asarray(rows, dtype=np.int32))
         if best.min() < 0:
             _refuse(found, rows[int(best.argmin())])
         ids: list[int] = best.tolist()

@@ -18,7 +18,7 @@ requests before it) steps, whatever arrives later. `overdue` names those for whi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import RequestError
@@ -85,15 +85,16 @@ class Scheduler:
         self._start_oldest(plan)
         self._find_pages(plan)
         prefills: list[Request] = []
+        chunks, new = plan.chunks, tuple.__new__  # a third of what `Chunk(...)` costs
         for request in self.running.values():
             computed, known = request.num_computed, request.num_tokens
             if known >= request.max_total:
                 continue  # its last token is in flight
             if known - computed == 1:
-                plan.chunks.append(Chunk(request, computed, known, True))
+                chunks.append(new(Chunk, (request, computed, known, True)))
             else:
                 prefills.append(request)
-        plan.num_decoding = len(plan.chunks)
+        plan.num_decoding = len(chunks)
         budget = prefill_budget(self.limits, plan.chunks, self.fit.model)
         for request in sorted(prefills, key=self._rank):
             if budget:
@@ -106,13 +107,30 @@ class Scheduler:
     def commit(self, plan: Plan, sampled: Sequence[int]) -> list[Event]:
         """Record a finished step; requests that ended since it was planned are left alone."""
         self.num_steps += 1
-        events: list[Event] = []
         tokens = iter(sampled)
-        for chunk in plan.chunks:
+        events = self._commit_decoding(plan.chunks[: plan.num_decoding], tokens)
+        for chunk in plan.chunks[plan.num_decoding :]:
             token = next(tokens) if chunk.is_last else None
             if self._compute(chunk) and token is not None:
                 chunk.request.append(token)
                 events.append(self._event(chunk.request, token))
+        return events
+
+    def _commit_decoding(self, chunks: Sequence[Chunk], tokens: Iterator[int]) -> list[Event]:
+        """One token each; the common case in place, since this runs for every token."""
+        events: list[Event] = []
+        size, running, new = self.kv.page_size, Status.RUNNING, tuple.__new__
+        for chunk, token in zip(chunks, tokens, strict=False):
+            request, start, end, _ = chunk
+            if request.status is running and request.num_computed == start and end % size:
+                request.num_computed = end
+            elif not self._compute(chunk):
+                continue
+            request.append(token)
+            if token in request.stop_ids or request.num_tokens >= request.max_total:
+                events.append(self._event(request, token))
+            else:
+                events.append(new(Event, (request, token, None)))
         return events
 
     def advance(self, plan: Plan) -> None:
@@ -221,8 +239,8 @@ class Scheduler:
 
     def _find_pages(self, plan: Plan) -> None:
         """A slot for each running request's newest token, by rank; who finds none waits."""
-        growing = [r for r in self.running.values() if r.num_tokens < r.max_total]
-        short = self.kv.short_of_pages(growing)
+        everyone = self.running.values()
+        short = [r for r in everyone if r.num_slots < r.num_tokens < r.max_total]
         for request in sorted(short, key=self._rank):
             self._queue_again(make_room(request, self.running, self.kv, self._rank), plan)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TextIO
 
 from ..errors import SglkError
 from .batch import Plan
+
+_END = attrgetter("end")
 
 
 class StepLoad(NamedTuple):
@@ -36,7 +39,7 @@ class StepLoad(NamedTuple):
         StepLoad(prefill_tokens=2, decode_rows=0, logit_rows=1, decode_context=0, prefill_pairs=5)
         """
         rows = plan.num_decoding
-        context = sum([chunk.end for chunk in plan.chunks[:rows]])
+        context = sum(map(_END, plan.chunks[:rows]))
         tokens = pairs = ends = 0
         for _, start, end, is_last in plan.chunks[rows:]:
             tokens += end - start

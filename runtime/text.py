@@ -42,7 +42,7 @@ class Vocabulary:
         self.special_ids = frozenset(id for id, token in added.items() if token.special)
         self._to_bytes, self.num_stripped = _bytes_rule(backend)
         self._bytes: dict[int, bytes] = {}
-        self._texts: dict[int, str | None] = {}
+        self._texts: dict[frozenset[int], dict[int, str]] = {}
 
     def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
         """A fresh one for one answer."""
@@ -60,14 +60,9 @@ class Vocabulary:
             self._bytes[token_id] = found
         return found
 
-    def token_text(self, token_id: int) -> str | None:
-        """The text of a token between whole characters; None if it cuts one, or is malformed."""
-        if token_id not in self._texts:
-            try:
-                self._texts[token_id] = self.token_bytes(token_id).decode()
-            except UnicodeDecodeError:
-                self._texts[token_id] = None
-        return self._texts[token_id]
+    def texts_without(self, skipped: frozenset[int]) -> dict[int, str]:
+        """Texts of tokens between whole characters, filled as they come; of none in ``skipped``."""
+        return self._texts.setdefault(skipped, {})
 
 
 class ByteDetokenizer:
@@ -75,6 +70,7 @@ class ByteDetokenizer:
 
     def __init__(self, vocabulary: Vocabulary, skipped: frozenset[int]) -> None:
         self._vocabulary = vocabulary
+        self._texts = vocabulary.texts_without(skipped)
         self._skipped = skipped
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._to_strip = vocabulary.num_stripped
@@ -82,13 +78,24 @@ class ByteDetokenizer:
         """Whether the text so far ends with a whole character, and nothing is left to strip."""
 
     def push(self, token_id: int) -> str:
-        if token_id in self._skipped:
-            return ""
         if self._is_whole:
-            text = self._vocabulary.token_text(token_id)
+            text = self._texts.get(token_id)  # nearly always: this runs for every token
             if text is not None:
                 return text
-        text = self._stripped(self._utf8.decode(self._vocabulary.token_bytes(token_id)))
+        return self._push(token_id)
+
+    def _push(self, token_id: int) -> str:
+        if token_id in self._skipped:
+            return ""
+        data = self._vocabulary.token_bytes(token_id)
+        if self._is_whole:
+            try:
+                text = self._texts[token_id] = data.decode()
+            except UnicodeDecodeError:  # it cuts a character, or is malformed
+                pass
+            else:
+                return text
+        text = self._stripped(self._utf8.decode(data))
         self._is_whole = not self._to_strip and not self._utf8.getstate()[0]
         return text
 
@@ -148,15 +155,19 @@ class StopMatcher:
         self._stops = sorted(stops, key=len, reverse=True)
         self._longest = len(self._stops[0]) if self._stops else 0
         self._held = ""
-        self._firsts = frozenset(stop[0] for stop in stops)
+        self._firsts = tuple({stop[0] for stop in stops})
         self.stopped = False
 
     def push(self, text: str) -> str:
         """The part of the text that is decided."""
         if self.stopped:
             return ""
-        if not self._held and self._firsts.isdisjoint(text):
-            return text  # no stop string begins here
+        if not self._held:
+            for first in self._firsts:  # a loop, since this runs for every token
+                if first in text:
+                    break
+            else:
+                return text  # no stop string begins here
         text = self._held + text
         found = [(at + len(s), at) for s in self._stops if (at := text.find(s)) >= 0]
         if found:
@@ -187,19 +198,19 @@ class AnswerText:
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stops)
         self._num_exempt = min_tokens
-
-    @property
-    def stopped(self) -> bool:
+        self.push: Callable[[int], str] = self._push if stops else detokenizer.push
+        """The text that is decided with a token."""
+        self.stopped = False
         """Whether a stop string has ended the answer."""
-        return self._matcher.stopped
 
-    def push(self, token_id: int) -> str:
-        """The text that is decided with this token."""
+    def _push(self, token_id: int) -> str:
         text = self._detokenizer.push(token_id)
         if self._num_exempt:
             self._num_exempt -= 1
             return text
-        return self._matcher.push(text)
+        text = self._matcher.push(text)
+        self.stopped = self._matcher.stopped
+        return text
 
     def finish(self) -> str:
         """The rest of the text, when no more tokens come."""
