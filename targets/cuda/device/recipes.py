@@ -2,7 +2,8 @@
 
 A step is the programs "place_tokens" (puts in tokens that the step before chose), "step", and, if
 they are there, "argmax" or "sample" on all its rows. Decode steps become a graph at once, others
-when their class comes again. The first graph of a bucket is compared with plain launches on the
+when their class comes again and the device might wait for plain launches. The device runs these
+while the host makes the graph. The first graph of a bucket is compared with plain launches on the
 same inputs before it counts: a step writes the same keys and values however often it runs.
 """
 
@@ -25,6 +26,7 @@ from .profile import LaunchTimer, TimedCall
 from .reader import Reader
 from .step_layout import StepLayout
 from .step_sizes import padded
+from .weights import REGION as WEIGHTS
 
 STEP, ARGMAX, SAMPLE, PLACE = "step", "argmax", "sample", "place_tokens"
 NO_ENDING = ""
@@ -36,6 +38,10 @@ COMPARED_ROWS = 8
 MAX_DIFFERENCE = 2e-2
 """Relative, in L2: atomic additions may come in another order, a wrong address is far off."""
 MODES = ("check", "trust", "off")
+LAUNCH_SECONDS = 4e-6
+"""Of the host, for a launch without a graph."""
+MOST_RATE = 1e15
+"""Tokens a second, times bytes of weights, that no device reaches: an operation a byte and token."""
 _log = logging.getLogger(__name__)
 
 
@@ -122,17 +128,16 @@ class RecipeBook:
         if self.timer is not None:
             self._time(recipe, self.timer)
             return
-        if recipe.graph is None and self._wants_graph(recipe):
+        if recipe.graph is not None:
+            self._driver.launch_graph(recipe.graph, self._stream)
+            return
+        self._driver.launch(recipe.launches)
+        if self._wants_graph(recipe):
             recipe.graph = self._capture(recipe)
             kind = (recipe.bucket, recipe.ending)
             if self._mode == "check" and num_rows and kind not in self._checked:
                 self._compare(recipe, num_rows)
                 self._checked.add(kind)
-                return
-        if recipe.graph is not None:
-            self._driver.launch_graph(recipe.graph, self._stream)
-        else:
-            self._driver.launch(recipe.launches)
 
     def _time(self, recipe: Recipe, timer: LaunchTimer) -> None:
         """Run a recipe's launches one by one, the step's own calls by their places."""
@@ -187,7 +192,14 @@ class RecipeBook:
         return found
 
     def _wants_graph(self, recipe: Recipe) -> bool:
-        return self._mode != "off" and (recipe.sizes.is_decode or recipe.num_uses > 1)
+        if self._mode == "off":
+            return False
+        return recipe.sizes.is_decode or (recipe.num_uses > 1 and self._may_wait(recipe))
+
+    def _may_wait(self, recipe: Recipe) -> bool:
+        """Whether the device might be done with a step of prompts before its launches are."""
+        at_least = recipe.sizes.tokens * self._memory.num_bytes(WEIGHTS) / MOST_RATE
+        return at_least < LAUNCH_SECONDS * len(recipe.launches)
 
     def _capture(self, recipe: Recipe) -> Handle:
         self._driver.begin_capture(self._stream)
@@ -199,9 +211,8 @@ class RecipeBook:
             raise
 
     def _compare(self, recipe: Recipe, num_rows: int) -> None:
-        """Run a recipe both ways on the same inputs; refuse the graph if the results differ."""
+        """Replay on the inputs of the plain launches before; refuse the graph if results differ."""
         assert recipe.graph is not None
-        self._driver.launch(recipe.launches)
         plain = self._results(recipe, num_rows)
         self._driver.launch_graph(recipe.graph, self._stream)
         replayed = self._results(recipe, num_rows)
