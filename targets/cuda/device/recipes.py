@@ -41,7 +41,7 @@ MODES = ("check", "trust", "off")
 LAUNCH_SECONDS = 4e-6
 """Of the host, for a launch without a graph."""
 MOST_RATE = 1e15
-"""Tokens a second, times bytes of weights, that no device reaches: an operation a byte and token."""
+"""Tokens a second times bytes of weights: no device does an operation per byte and token faster."""
 _log = logging.getLogger(__name__)
 
 
