@@ -36,6 +36,15 @@ def rows_of_program(k: int) -> int:
     return 64 if 64 * k <= SUMS else 16
 
 
+def accepts_product(node: Node, target: Target) -> str:
+    """Why the kernel here cannot run a product: all readers of integers agree on their order."""
+    if reason := accepts_integers(node, target):
+        return reason
+    producer = node.inputs[0].producer
+    assert producer is not None
+    return accepts_quantize(producer, target)
+
+
 def emit_linear(node: Node, ctx: Lowering) -> None:
     op = node.op
     assert isinstance(op, Linear)
@@ -107,7 +116,7 @@ def emit_quantize(node: Node, ctx: Lowering) -> None:
 
 
 ROWS = (
-    OperatorRow("linear", "c++-linear-int8", "c++", 20, accepts_integers, emit_linear),
-    OperatorRow("gated_linear", "c++-gated-linear-int8", "c++", 20, accepts_integers, emit_gated),
+    OperatorRow("linear", "c++-linear-int8", "c++", 20, accepts_product, emit_linear),
+    OperatorRow("gated_linear", "c++-gated-linear-int8", "c++", 20, accepts_product, emit_gated),
     OperatorRow("quantize_rows", "c++-quantize-rows", "c++", 20, accepts_quantize, emit_quantize),
 )

@@ -1,7 +1,9 @@
-"""Linear layers of bf16 activations on weights in tiles: y[M, N] = epilogue(x[M, K] @ W[N, K]^T).
+"""Linear layers of bf16 or i8 activations on weights in tiles: y[M, N] = epilogue(x @ W[N, K]^T).
 
 Layouts
-  x         bf16 [M, K];  sums  f32 [M, K/32] of x by group, None for types without minimum
+  x         bf16 [M, K], or i8 with WITH_SCALES
+  side      f32 [M, K/32] by group of 32 inputs: of bf16 x its sums, None for types without minimum;
+            WITH_SCALES: what x is scaled by
   w         u8, tiles of 16 outputs x 32 inputs, `targets/cpu/tiles.py`: a block of 16 outputs is
             a run of records, a record the integers of 32 inputs and their scales. bf16 weights: u8
             bytes of [N/16, K/32, 16 pairs of inputs, 16, 2].
@@ -13,6 +15,8 @@ Limits: BLOCK_M a power of two, BLOCK_N one of at least 16; K % 32 == 0, K % 256
 Numerics: `tl.dot` of bf16 by bf16: per group of inputs the even and the odd ones are two chains of
   f32 fma from 0, S = even + odd. Integers are exact in bf16. acc = fma(S, d, acc), then
   fma(sum of x, m, acc): the same bits for every BLOCK_M, and those of the kernels written by hand.
+  WITH_SCALES: x is exact in bf16 too and S, below 2^24, the exact sum of the products of integers;
+  acc = fma(S, d dx, acc), then fma(m, dx (exact sum of integer x), acc).
   gather_tiles gives ggml's values. round_rows sums halves of a group, then halves of those.
 """
 
@@ -127,9 +131,9 @@ def places(g, BITS: tl.constexpr, HAS_MIN: tl.constexpr, SUPER: tl.constexpr):
 
 @triton.jit
 def add_group(
-    acc, x, w, sums, block, m, g, rows, PART: tl.constexpr,
-    K: tl.constexpr, BLOCK_N: tl.constexpr, BITS: tl.constexpr,
-    GROUP: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr,
+    acc, x, w, side, block, m, g, rows, PART: tl.constexpr,
+    K: tl.constexpr, BLOCK_N: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr,
+    HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr, WITH_SCALES: tl.constexpr,
 ):  # fmt: skip
     """acc + x @ W of one group of inputs: the PART of record g."""
     words = block.to(tl.int64) * block_words(K, BITS, HAS_MIN, SUPER)
@@ -139,12 +143,19 @@ def add_group(
     ws = unpack(first, PART * (GROUP // 2), GROUP // 2, BLOCK_N, BITS, ZERO)
     k = g * 32 + PART * GROUP + tl.arange(0, GROUP)
     xs = load_rows(x + m[:, None] * K + k[None, :], m, rows)
-    product = tl.dot(xs, ws)
+    product = tl.dot(xs.to(tl.bfloat16), ws)
     d, minimum = tile_scales(w, words, lane, record, header, PART, BITS, GROUP, HAS_MIN, SUPER)
-    acc = tl.fma(product, d[None, :], acc)
-    if HAS_MIN:
-        total = load_rows(sums + m * (K // 32) + g, m, rows)
-        acc = tl.fma(total[:, None], minimum[None, :], acc)
+    if WITH_SCALES:
+        scale = load_rows(side + m * (K // 32) + g, m, rows)
+        acc = tl.fma(product, d[None, :] * scale[:, None], acc)
+        if HAS_MIN:
+            total = scale * tl.sum(xs.to(tl.float32), 1)
+            acc = tl.fma(total[:, None], minimum[None, :], acc)
+    else:
+        acc = tl.fma(product, d[None, :], acc)
+        if HAS_MIN:
+            total = load_rows(side + m * (K // 32) + g, m, rows)
+            acc = tl.fma(total[:, None], minimum[None, :], acc)
     return acc
 
 
@@ -189,43 +200,43 @@ def add_dense(
 
 @triton.jit
 def tile_linear(
-    x, w, sums, bias, residual, y, rows,
+    x, w, side, bias, residual, y, rows,
     K: tl.constexpr, N: tl.constexpr, ACT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BITS: tl.constexpr,
-    GROUP: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr,
+    HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr, WITH_SCALES: tl.constexpr,
 ):  # fmt: skip
     """y = act(x @ W^T + bias) + residual."""
     m0 = tl.program_id(0) * BLOCK_M
     n0 = tl.program_id(1) * BLOCK_N
     m = tl.arange(0, BLOCK_M)
     x += m0.to(tl.int64) * K
-    if HAS_MIN:
-        sums += m0.to(tl.int64) * (K // 32)
+    if HAS_MIN or WITH_SCALES:
+        side += m0.to(tl.int64) * (K // 32)
     block = blocks_of(n0, N, BLOCK_N)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for g in range(K // 32):
         for part in tl.static_range(32 // GROUP):
             acc = add_group(
-                acc, x, w, sums, block, m, g, rows - m0, part,
-                K, BLOCK_N, BITS, GROUP, HAS_MIN, ZERO, SUPER,
+                acc, x, w, side, block, m, g, rows - m0, part,
+                K, BLOCK_N, BITS, GROUP, HAS_MIN, ZERO, SUPER, WITH_SCALES,
             )  # fmt: skip
     finish(acc, bias, residual, y, m0, m, n0 + tl.arange(0, BLOCK_N), rows, N, ACT, BLOCK_M)
 
 
 @triton.jit
 def gated_tile_linear(
-    x, w, sums, y, rows,
+    x, w, side, y, rows,
     K: tl.constexpr, N: tl.constexpr, ACT: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BITS: tl.constexpr,
-    GROUP: tl.constexpr, HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr,
+    HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr, WITH_SCALES: tl.constexpr,
 ):  # fmt: skip
     """y[M, N] = act(x @ G^T) * (x @ U^T); w holds G's blocks, then U's."""
     m0 = tl.program_id(0) * BLOCK_M
     n0 = tl.program_id(1) * BLOCK_N
     m = tl.arange(0, BLOCK_M)
     x += m0.to(tl.int64) * K
-    if HAS_MIN:
-        sums += m0.to(tl.int64) * (K // 32)
+    if HAS_MIN or WITH_SCALES:
+        side += m0.to(tl.int64) * (K // 32)
     gate = blocks_of(n0, N, BLOCK_N)
     up = gate + N // 16
     acc_gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -233,12 +244,12 @@ def gated_tile_linear(
     for g in range(K // 32):
         for part in tl.static_range(32 // GROUP):
             acc_gate = add_group(
-                acc_gate, x, w, sums, gate, m, g, rows - m0, part,
-                K, BLOCK_N, BITS, GROUP, HAS_MIN, ZERO, SUPER,
+                acc_gate, x, w, side, gate, m, g, rows - m0, part,
+                K, BLOCK_N, BITS, GROUP, HAS_MIN, ZERO, SUPER, WITH_SCALES,
             )  # fmt: skip
             acc_up = add_group(
-                acc_up, x, w, sums, up, m, g, rows - m0, part,
-                K, BLOCK_N, BITS, GROUP, HAS_MIN, ZERO, SUPER,
+                acc_up, x, w, side, up, m, g, rows - m0, part,
+                K, BLOCK_N, BITS, GROUP, HAS_MIN, ZERO, SUPER, WITH_SCALES,
             )  # fmt: skip
     acc = activate(acc_gate, ACT) * acc_up
     n = n0 + tl.arange(0, BLOCK_N)
@@ -320,3 +331,28 @@ def round_rows(x, rounded, sums, K: tl.constexpr):
         group = tl.load(x + (t * K + g * 32) + k).to(tl.bfloat16)
         tl.store(rounded + (t * K + g * 32) + k, group)
         tl.store(sums + (t * (K // 32) + g), tl.sum(group.to(tl.float32)))
+
+
+@triton.jit
+def quantize_rows(x, integers, scales, K: tl.constexpr):
+    """x as i8 by group of 32, and the scales, absmax / 127; one program per row.
+
+    As `ir.ops.activations.QuantizeRows`: a group below 2^-100 is zeros with scale 0, one with NaN
+    or infinity zeros with scale NaN. Adding and taking off 1.5 * 2^23 rounds to nearest, ties to
+    even.
+    """
+    t = tl.program_id(0).to(tl.int64)
+    k = tl.arange(0, 32)
+    for g in range(K // 32):
+        group = tl.load(x + (t * K + g * 32) + k)
+        # Of magnitudes the greater has the greater bits, infinity and NaN greater than all.
+        most = tl.max(group.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0)
+        largest = most.to(tl.float32, bitcast=True)
+        is_tiny = most < 0x0D800000
+        is_usable = (most >= 0x0D800000) & (most < 0x7F800000)
+        safe = tl.where(is_usable, largest, 1.0)
+        scaled = tl.where(is_usable, group, 0.0) * (127.0 / safe)
+        whole = (scaled + 12582912.0) - 12582912.0
+        tl.store(integers + (t * K + g * 32) + k, whole.to(tl.int8))
+        odd = tl.where(is_tiny, 0.0, float("nan"))
+        tl.store(scales + (t * (K // 32) + g), tl.where(is_usable, safe / 127.0, odd))

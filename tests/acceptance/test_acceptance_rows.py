@@ -18,9 +18,9 @@ from sglk.targets.artifact import Artifact
 
 pytestmark = pytest.mark.slow
 REFERENCE = json.loads(Path(__file__).with_name("smollm2_reference.json").read_text())
-ERROR = {"f32": 1e-2, "bf16": 3e-2}
+ERROR = {"f32": 1e-2, "bf16": 3e-2, "int8": 1e-1}
 """Relative L2 error of the logits of a prompt's last token."""
-MODES = [("f32", False), ("bf16", False), ("bf16", True)]
+MODES = [("f32", False), ("bf16", False), ("bf16", True), ("int8", False), ("int8", True)]
 
 
 @pytest.fixture(scope="module", params=MODES, ids=lambda m: f"{m[0]}-{'c++' if m[1] else 'tilec'}")

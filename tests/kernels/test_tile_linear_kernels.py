@@ -1,4 +1,4 @@
-"""Products of bf16 activations on weights in tiles: values, and one result for every tile size."""
+"""Products of rounded activations on weights in tiles: values, one result for every tile size."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sglk.ir.blocks import BlockArray
 from sglk.ir.dtype import round_bf16
+from sglk.ir.ops.activations import QuantizeRows
 from sglk.targets.cpu.tiles import pack_dense_tiles, pack_tiles
 from sglk.targets.kernels import tile_linear
 from sglk.targets.kernels.packing import BLOCK_TYPES
@@ -16,8 +17,11 @@ from sglk.targets.tilec import build, isa_named, isa_supported, translate
 from sglk.targets.tilec.run import load
 
 ISAS = [n for n in ("x86_64_v4_amx", "x86_64_v4", "x86_64_v3") if isa_supported(n)] or ["generic"]
+POISON = -7.0
 TILES = [(1, 64), (4, 32), (16, 64), (64, 32)]
-KINDS = {"uint16": "*bf16", "uint8": "*u8", "float32": "*fp32", "int32": "*i32"}
+KINDS = {
+    "uint16": "*bf16", "uint8": "*u8", "int8": "*i8", "float32": "*fp32", "int32": "*i32",
+}  # fmt: skip
 
 
 def launch(isa: str, name: str, grid: tuple[int, int], constants: Any, **args: Any) -> None:
@@ -68,16 +72,25 @@ class Weight:
             self.constants = dict(BLOCK_TYPES[name].constants)
 
     def product(
-        self, isa: str, tile: tuple[int, int], x: np.ndarray, halves: int = 1
+        self,
+        isa: str,
+        tile: tuple[int, int],
+        x: np.ndarray,
+        halves: int = 1,
+        integers: bool = False,
     ) -> np.ndarray:
         n = self.n // halves
         y = np.full((len(x), n), np.nan, np.float32)
         args: dict[str, Any] = {"x": bits(x), "w": self.packed, "y": y, "rows": len(x)}
         constants = {"K": self.k, "N": n, "BLOCK_M": tile[0], "BLOCK_N": tile[1]} | self.constants
-        if self.constants.get("HAS_MIN"):
-            args["sums"] = group_sums(x)
+        if not self.is_dense:
+            constants["WITH_SCALES"] = integers
+        if integers:
+            args["x"], args["side"] = QuantizeRows().reference(x)
+        elif self.constants.get("HAS_MIN"):
+            args["side"] = group_sums(x)
         elif not self.is_dense:
-            constants["sums"] = None
+            constants["side"] = None
         name = f"{'dense_' if self.is_dense else ''}tile_linear"
         if halves == 1:
             constants |= {"ACT": "none", "bias": None, "residual": None}
@@ -105,6 +118,19 @@ def test_every_type_and_batch(name: str) -> None:
     check(round_bf16(x).astype(np.float64) @ weight.values.astype(np.float64).T, one)
     for tile, rows in ((TILES[2], 37), (TILES[3], 70)):
         assert weight.product(ISAS[0], tile, x[:rows]).tobytes() == one[:rows].tobytes(), tile
+
+
+@pytest.mark.parametrize("name", list(BLOCK_TYPES))
+def test_integers_lose_nothing_but_the_rounding_of_x(name: str) -> None:
+    weight = Weight(name, 72, 512 if BLOCK_TYPES[name].is_super else 96)
+    x = inputs(70, weight.k)
+    integers, scales = QuantizeRows().reference(x)
+    exact = integers * np.repeat(scales.astype(np.float64), 32, axis=1)
+    one = weight.product(ISAS[0], TILES[0], x, integers=True)
+    check(exact @ weight.values.astype(np.float64).T, one)
+    for tile, rows in ((TILES[2], 37), (TILES[3], 70)):
+        again = weight.product(ISAS[0], tile, x[:rows], integers=True)
+        assert again.tobytes() == one[:rows].tobytes(), tile
 
 
 @pytest.mark.parametrize("isa", [*ISAS[1:], "generic"])
@@ -142,3 +168,18 @@ def test_rounding() -> None:
     rounded, sums = np.zeros((5, 96), np.uint16), np.full((5, 3), np.nan, np.float32)
     launch(ISAS[0], "round_rows", (5, 1), {"K": 96}, x=x, rounded=rounded, sums=sums)
     assert (rounded == bits(x)).all() and sums.tobytes() == group_sums(x).tobytes()
+
+
+@pytest.mark.parametrize("isa", [ISAS[0], "generic"])
+def test_quantizing(isa: str) -> None:
+    x = inputs(6, 96)
+    x[1, :32] = 0
+    x[2, 5] = np.nan
+    x[3, 40] = -np.inf
+    x[4, 64:] *= 2.0**-110
+    x[5, :32] = np.linspace(-127, 127, 32).round() + 0.5  # ties
+    integers, scales = np.full(x.shape, 99, np.int8), np.full((6, 3), POISON, np.float32)
+    launch(isa, "quantize_rows", (6, 1), {"K": 96}, x=x, integers=integers, scales=scales)
+    wanted = QuantizeRows().reference(x)
+    np.testing.assert_array_equal(integers, wanted[0])
+    np.testing.assert_array_equal(scales, wanted[1])

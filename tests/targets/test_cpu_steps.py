@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sglk.errors import PassError
 from sglk.ir.dtype import BF16, F32, I8, Q4_1, Q8_0, DType
 from sglk.ir.graph import Graph
 from sglk.ir.interpret import interpret
@@ -154,8 +153,6 @@ def test_steps_equal_the_interpreter(
     rtol: float,
     handwritten: bool,
 ) -> None:
-    if products == I8 and not handwritten:
-        pytest.skip("integers have kernels by hand only: another test says how that is refused")
     graph = llama_step(weight=weight, kv=kv)
     if products == I8:
         QuantizeActivations().run(graph)
@@ -172,21 +169,12 @@ def test_steps_equal_the_interpreter(
             assert_close(executable.step(step), reference.step(step), rtol, f"step {number}")
 
 
-def test_integers_without_kernels_by_hand_are_refused(llama_step: MakeStep, tmp_path: Path) -> None:
-    graph = llama_step(weight=Q4_1, kv=BF16)
-    QuantizeActivations().run(graph)
-    with pytest.raises(PassError, match=r"quantize_rows x.*switched off"):
-        compiled(graph, make_params(graph), tmp_path / "toy.sglk", handwritten=False)
-
-
 @pytest.mark.parametrize("products", [F32, BF16, I8], ids=str)
 @pytest.mark.parametrize("handwritten", [True, False], ids=["c++", "tilec"])
 def test_rows_are_bit_equal_alone_batched_and_chunked(
     llama_step: MakeStep, tmp_path: Path, products: DType, handwritten: bool
 ) -> None:
     """With a bf16 cache by the attention written by hand, where this machine has AVX-512."""
-    if products == I8 and not handwritten:
-        pytest.skip("integers have kernels by hand only")
     graph = llama_step(weight=Q4_1, kv=F32 if products == F32 else BF16)
     if products == I8:
         QuantizeActivations().run(graph)
