@@ -55,9 +55,9 @@ clean:
 	rm -rf $(VENV) .cache build dist *.egg-info
 
 # The compiled model. Kernels come from the content-addressed cache when their sources are the same.
-$(MODEL): $(VENV)/installed-compile examples/fetch_smollm2.py $(SOURCES)
+$(MODEL): $(VENV)/installed-compile examples/fetch_model.py $(SOURCES)
 	@mkdir -p $(@D)
-	model="$$($(BIN)/python examples/fetch_smollm2.py)" && \
+	model="$$($(BIN)/python examples/fetch_model.py)" && \
 	$(BIN)/sglk-compile "$$model" --target $(TARGET) -o $@
 
 $(VENV)/installed-compile: $(VENV)/installed-torch setup.cfg

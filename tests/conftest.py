@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -25,15 +26,29 @@ hypothesis.settings.load_profile("sglk")
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="session")
-def smollm2_gguf() -> Path:
-    """The SmolLM2-135M-Instruct GGUF; see `examples/fetch_smollm2.py` for where it comes from."""
-    spec = importlib.util.spec_from_file_location("_", ROOT / "examples" / "fetch_smollm2.py")
+def _fetched(name: str) -> Path:
+    """A real model's file; `examples/fetch_model.py` says where it comes from."""
+    spec = importlib.util.spec_from_file_location(
+        "fetch_model", ROOT / "examples" / "fetch_model.py"
+    )
     assert spec is not None and spec.loader is not None
     script = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = script  # dataclasses look their module up
     spec.loader.exec_module(script)
-    path: Path = script.fetch()
+    path: Path = script.fetch(name)
     return path
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """The SmolLM2-135M-Instruct GGUF."""
+    return _fetched("smollm2")
+
+
+@pytest.fixture(scope="session")
+def gemma3_gguf() -> Path:
+    """The Gemma 3 270M GGUF."""
+    return _fetched("gemma3")
 
 
 LLAMA: dict[str, object] = {
