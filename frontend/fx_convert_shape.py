@@ -7,21 +7,34 @@ from typing import Any
 
 import numpy as np
 import sympy
+import torch
 
 from ..ir.dim import Dim, as_dim
 from ..ir.dtype import I32
 from ..ir.graph import Value
+from ..ir.ops.elementwise import Bitcast
 from ..ir.ops.indexing import PutAxis
 from ..ir.ops.shape import Concat, Slice, Transpose
 from ..ir.types import TensorType
 from .fx_convert_context import Emitter, Unsupported, axis_of, converts
 
 
-@converts(
-    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze", "view_copy"
-)
+@converts("reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze")
 def reshape(e: Emitter, x: Value, *_: Any, **__: Any) -> Value:
     return e.reshape(x, e.shape)
+
+
+@converts("view", "view_copy")
+def view(e: Emitter, x: Value, to: Any) -> Value:
+    """``view(shape)``, or ``view(dtype)``: the bits as they are, where the graph keeps them."""
+    if not isinstance(to, torch.dtype):
+        return e.reshape(x, e.shape)
+    assert e.node is not None
+    source: Any = e.node.args[0]
+    for torch_type, dtype in ((source.meta["val"].dtype, x.type.dtype), (to, e.result.dtype)):
+        if 8 * torch_type.itemsize != dtype.bits:
+            raise Unsupported(f"the bits of {torch_type}, which graphs hold as {dtype}")
+    return e.emit(Bitcast(e.result.dtype), x)
 
 
 @converts("expand", "expand_as", "broadcast_to", "expand_copy")
@@ -73,7 +86,7 @@ def slice_(
 
 
 def _start(start: Dim, size: Dim) -> Dim:
-    if isinstance(start, int) and start < 0:
+    if sympy.sympify(start).is_negative:  # of a symbol too: the last `tokens` of them
         first = as_dim(sympy.sympify(size) + start)
         return max(first, 0) if isinstance(first, int) else first
     return min(start, size) if isinstance(start, int) and isinstance(size, int) else start

@@ -294,3 +294,20 @@ class Cast(Op):
             if self.dtype == BF16:
                 return round_bf16(np.asarray(x, np.float32))
             return np.asarray(x).astype(self.dtype.numpy)
+
+
+@dataclass(frozen=True)
+class Bitcast(Op):
+    """The same bits read as a number of another type of the same width."""
+
+    dtype: DType
+    name: ClassVar[str] = "bitcast"
+
+    def infer(self, x: TensorType) -> tuple[TensorType, ...]:
+        types = (x.dtype, self.dtype)
+        good = x.dtype.bits == self.dtype.bits and not any(t.is_block or t == BF16 for t in types)
+        expect(good, f"bitcast: expected plain dtypes of one width, got {x} to {self.dtype}")
+        return (x.with_dtype(self.dtype),)
+
+    def reference(self, x: Array) -> Array:
+        return np.ascontiguousarray(x).view(self.dtype.numpy).reshape(np.shape(x))

@@ -26,6 +26,7 @@ from ...ir.ops.sparse import GatherRows
 from .case import Build, Case, below, below_own, case, positive, wide
 from .cases_any_rank import ANY_RANK
 from .cases_elementwise import FLOATS, binary_cases, unary_cases
+from .cases_integers import INTEGERS
 from .cases_products import PRODUCTS
 from .cases_windows import WINDOWS
 
@@ -177,6 +178,7 @@ OTHERS: tuple[Case, ...] = (
     *_order(),
     *_experts(),
     *_fewer_bits(),
+    *INTEGERS,
 )
 
 

@@ -8,8 +8,10 @@ for one program.
 from __future__ import annotations
 
 from ...errors import LoweringError
-from ...ir.dtype import BF16, BOOL, DTYPES, F16, F32, I8, I32, I64, U8
+from ...ir.dtype import DTYPES, F64
+from ...ir.forms import ELEMENT_BITS
 from ...ir.target import MemoryLevel, Target, Unit
+from ...passes.select_rows import HOST_OPS
 
 PAGE_SIZE = 32
 """Keys of one page: two AVX-512 registers of f32 scores; small enough for fine prefix reuse."""
@@ -41,11 +43,10 @@ def cpu_target(isa: str) -> Target:
             f"cpu: expected an instruction set among {', '.join(LANES)}, got {isa!r}"
         )
     fma = NOMINAL_CORES * NOMINAL_HZ * LANES[isa] * 2 * 2  # two FMA pipes, two operations each
-    blocks = {d for d in DTYPES.values() if d.is_block}
     return Target(
         name="cpu",
         arch=isa,
-        dtypes=frozenset({F32, BF16, F16, I8, U8, I32, I64, BOOL, *blocks}),
+        dtypes=frozenset(DTYPES.values()) - {F64},
         units=(Unit("vector", {"f32": fma}),),
         memory=(MemoryLevel("L2", 256 << 10, 1e12), MemoryLevel("DRAM", 0, 4e10)),
         programs=NOMINAL_CORES,
@@ -53,5 +54,7 @@ def cpu_target(isa: str) -> Target:
         page_size=PAGE_SIZE,
         token_buckets=TOKEN_BUCKETS,
         fused_ops=FUSED_OPS,
+        forms=frozenset(ELEMENT_BITS),
         gated_rows=GATED_ROWS,
+        features=frozenset({HOST_OPS}),
     )

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from ...ir.target import Denied
-from ..rows import cache, generic, high_rank, indexing, linear, math, order, spatial, token
+from ..rows import (
+    cache,
+    generic,
+    high_rank,
+    indexing,
+    integers,
+    linear,
+    math,
+    order,
+    spatial,
+    token,
+)
 from ..table import OperatorRow
-from . import rows_attention, rows_exact, rows_int8, rows_native, rows_spatial, rows_tiles
+from . import (
+    rows_attention,
+    rows_exact,
+    rows_int8,
+    rows_native,
+    rows_spatial,
+    rows_tiles,
+)
 
 TABLE: tuple[OperatorRow, ...] = (
     *rows_native.ROWS,
@@ -23,6 +41,7 @@ TABLE: tuple[OperatorRow, ...] = (
     *indexing.IN_ORDER,
     *spatial.ROWS,
     *high_rank.ROWS,
+    *integers.ROWS,
     *rows_spatial.ROWS,
 )
 DENIED: tuple[Denied, ...] = ()

@@ -127,10 +127,27 @@ def unary(x, y, n, KIND: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def to_type(x, to: tl.constexpr):
+    """By way of signed integers, where a type's own conversion leaves out its upper half."""
+    if to == tl.uint32 and x.dtype.is_floating():
+        y = x.to(tl.int64).to(to)
+    elif to == tl.uint64 and x.dtype.is_floating():
+        low = x.to(tl.float32)
+        high = (low - 9223372036854775808.0).to(tl.int64).to(to) + 9223372036854775808
+        y = tl.where(low < 9223372036854775808.0, low.to(tl.int64).to(to), high)
+    elif x.dtype == tl.uint64 and to.is_floating():
+        half = ((x >> 1) | (x & 1)).to(tl.int64).to(tl.float32)
+        y = tl.where(x.to(tl.int64) < 0, half * 2, x.to(tl.int64).to(tl.float32)).to(to)
+    else:
+        y = x.to(to)
+    return y
+
+
+@triton.jit
 def cast(x, y, n, BLOCK: tl.constexpr):
     """y = x in y's type."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + i, tl.load(x + i, mask=i < n, other=0).to(y.dtype.element_ty), mask=i < n)
+    tl.store(y + i, to_type(tl.load(x + i, mask=i < n, other=0), y.dtype.element_ty), mask=i < n)
 
 
 @triton.jit

@@ -82,12 +82,14 @@ def integer_power(base, exponent):
     """By squares. Of a negative exponent what is left of the fraction: 0 unless the base is 1."""
     y = tl.full(base.shape, 1, base.dtype)
     square = base
-    for bit in range(31):
+    for bit in range(31 if base.dtype.primitive_bitwidth > 31 else base.dtype.primitive_bitwidth):
         y = tl.where((exponent >> bit) & 1 != 0, y * square, y)
         square = square * square
-    odd = tl.where(exponent & 1 != 0, -1, 1)
-    fraction = tl.where(base == 1, 1, tl.where(base == -1, odd, 0))
-    return tl.where(exponent < 0, fraction, y)
+    if base.dtype.is_int_signed():
+        odd = tl.where(exponent & 1 != 0, -1, 1)
+        fraction = tl.where(base == 1, 1, tl.where(base == -1, odd, 0))
+        y = tl.where(exponent < 0, fraction, y)
+    return y
 
 
 @triton.jit
@@ -132,11 +134,15 @@ def integers(a, b, KIND: tl.constexpr):
     elif KIND == "bit_xor":
         y = a ^ b
     elif KIND == "shift_left":
-        inside = (b >= 0) & (b < 32)
+        inside = (b >= 0) & (b < a.dtype.primitive_bitwidth)
         y = tl.where(inside, a << tl.where(inside, b, 0), 0)
     else:
         tl.static_assert(KIND == "shift_right")
-        y = a >> tl.where((b >= 0) & (b < 32), b, 31)
+        inside = (b >= 0) & (b < a.dtype.primitive_bitwidth)
+        if a.dtype.is_int_signed():
+            y = a >> tl.where(inside, b, a.dtype.primitive_bitwidth - 1)
+        else:
+            y = tl.where(inside, a >> tl.where(inside, b, 0), 0)
     return y
 
 

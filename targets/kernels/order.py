@@ -30,6 +30,28 @@ def top_k(x, values, ids, N: tl.constexpr, TOP_K: tl.constexpr, BLOCK: tl.conste
 
 
 @triton.jit
+def top_k_integers(x, values, ids, N: tl.constexpr, TOP_K: tl.constexpr):
+    """The same for integers of any type, whose least value may be among them: one after another."""
+    row = tl.program_id(0).to(tl.int64)
+    x += row * N
+    last = tl.load(x)
+    place = 0
+    for j in range(TOP_K):
+        best = last
+        chosen = -1
+        for e in range(N):
+            value = tl.load(x + e)
+            follows = (j == 0) | (value < last) | ((value == last) & (e > place))
+            better = follows & ((chosen < 0) | (value > best))
+            best = tl.where(better, value, best)
+            chosen = tl.where(better, e, chosen)
+        tl.store(values + row * TOP_K + j, best)
+        tl.store(ids + row * TOP_K + j, chosen)
+        last = best
+        place = chosen
+
+
+@triton.jit
 def take_along(x, ids, y, N: tl.constexpr, TOP_K: tl.constexpr):
     """y[row, j] = x[row, ids[row, j]]."""
     row = tl.program_id(0).to(tl.int64)

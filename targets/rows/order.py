@@ -35,17 +35,17 @@ def accepts_row(node: Node, target: Target) -> str:
     x = node.inputs[0].type
     if x.dtype not in (F32, I32):
         return f"expected f32 or i32, got {x.dtype}"
-    return _fits(node)
+    return accepts_width(node)
 
 
 def accepts_pick(node: Node, target: Target) -> str:
     x = node.inputs[0].type
     if x.dtype not in (F32, I32, BOOL) or node.inputs[1].type.dtype != I32:
         return f"expected f32, i32 or bool and i32 indices, got {x} and {node.inputs[1].type}"
-    return _fits(node)
+    return accepts_width(node)
 
 
-def _fits(node: Node) -> str:
+def accepts_width(node: Node) -> str:
     width = _width(node)
     return f"expected rows of at most {MAX_WIDTH}, got {width}" if width > MAX_WIDTH else ""
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sglk.errors import FrontendError
 from sglk.frontend import load_model
 from sglk.ir.interpret import interpret
 
@@ -41,6 +42,27 @@ def test_integers_keep_their_type_and_wrap(width: str) -> None:
     for ours, theirs in zip(found, on_numpy(a, b, table), strict=True):
         assert ours.dtype == theirs.dtype
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_bits_are_read_as_another_type_of_their_width() -> None:
+    class Bits(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x.view(torch.int32), (x.view(torch.int32) + 1).view(torch.float32)
+
+    x = np.array([0.0, -0.0, 1.5, 3e-45], np.float32)
+    captured = load_model(Bits(), (torch.tensor(x),))
+    bits, following = interpret(captured.graph, {"x": x})
+    np.testing.assert_array_equal(bits, x.view(np.int32))
+    np.testing.assert_array_equal(following.view(np.int32), x.view(np.int32) + 1)
+
+
+def test_bits_that_graphs_do_not_keep_are_refused() -> None:
+    class Bits(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.view(torch.int64)
+
+    with pytest.raises(FrontendError, match="which graphs hold as f32"):
+        load_model(Bits(), (torch.ones(3, dtype=torch.float64),))
 
 
 def test_wide_unsigned_numbers_compare_with_python_numbers() -> None:

@@ -8,12 +8,12 @@ from sglk.errors import VerifyError
 from sglk.ir import ops  # noqa: F401  (fills the catalogue)
 from sglk.ir.blocks import BlockArray
 from sglk.ir.dim import concrete, dim
-from sglk.ir.dtype import BF16, BOOL, I64, round_bf16
+from sglk.ir.dtype import BF16, BOOL, I64, U32, round_bf16
 from sglk.ir.graph import Graph
 from sglk.ir.op import OPS, Op, result_types
 from sglk.ir.ops.activations import GroupSums, QuantizeRows, RoundRows
 from sglk.ir.ops.attention import Attention, PagedAttention, RopeWriteKv, WriteKv
-from sglk.ir.ops.elementwise import Binary, Cast, Unary, Where
+from sglk.ir.ops.elementwise import Binary, Bitcast, Cast, Unary, Where
 from sglk.ir.ops.indexing import PutAxis, TakeAxis
 from sglk.ir.ops.linear import GatedLinear, Linear, MatMul
 from sglk.ir.ops.moe import ExpertLinear, ExpertMlp, MoeRoute
@@ -99,6 +99,7 @@ SAMPLES: dict[str, tuple[Op, list[str]]] = {
     ),
     "where": (Where(), ["bool[tokens, 1]", "f32[tokens, 4]", "f32[]"]),
     "cast": (Cast(BF16), ["f32[tokens, 4]"]),
+    "bitcast": (Bitcast(U32), ["f32[tokens, 4]"]),
     "round_rows": (RoundRows(), ["f32[tokens, 64]"]),
     "group_sums": (GroupSums(), ["f32[tokens, 64]"]),
     "quantize_rows": (QuantizeRows(), ["f32[tokens, 64]"]),

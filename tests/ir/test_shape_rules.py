@@ -8,7 +8,7 @@ from sglk.ir.dim import cdiv, dim
 from sglk.ir.dtype import BF16, BOOL, I32
 from sglk.ir.op import Op, result_types
 from sglk.ir.ops.attention import Attention, PagedAttention, RopeWriteKv, WriteKv
-from sglk.ir.ops.elementwise import Add, And, Cast, Div, Exp, Where
+from sglk.ir.ops.elementwise import Add, And, Bitcast, Cast, Div, Exp, Where
 from sglk.ir.ops.linear import GatedLinear, Linear, MatMul
 from sglk.ir.ops.moe import MoeRoute
 from sglk.ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
@@ -123,6 +123,8 @@ REFUSED: list[tuple[Op, list[str], str]] = [
     (GatherRows(), ["f32[tokens, 8]", "i32[1, rows]"], "rows i32"),
     (GatherRows(), ["f32[]", "i32[rows]"], "rows i32"),
     (Add(), ["f32[tokens]", "i32[tokens]"], "expected equal dtypes"),
+    (Bitcast(I32), ["f16[tokens]"], "of one width"),
+    (Bitcast(BF16), ["f16[tokens]"], "of one width"),
     (Add(), ["f32[tokens]", "f32[seqs]"], "equal dims or 1, got tokens and seqs"),
     (Add(), ["bool[2]", "bool[2]"], "expected number elements"),
     (Div(), ["i32[2]", "i32[2]"], "expected float elements"),
