@@ -9,7 +9,10 @@ import numpy as np
 from ..errors import LoweringError
 from ..ir.blocks import BlockArray
 from ..ir.dtype import BF16, DType, round_bf16
+from ..ir.groups import GroupArray
 from ..ir.op import Array
+from ..ir.quantized import Quantized
+from .kernels.group_packing import group_sections, pack_groups
 from .kernels.packing import BLOCK_TYPES, LANES, pack_blocks, pack_dense, sections
 from .rows.linear import BLOCK_LAYOUT, DENSE_LAYOUT
 
@@ -27,7 +30,7 @@ class Packed:
 
 def pack_weight(name: str, array: Array, dtype: DType, layout: str) -> Packed:
     """``array`` (f32 values or blocks) as ``dtype`` in ``layout``, or `LoweringError`."""
-    if isinstance(array, BlockArray):
+    if isinstance(array, Quantized):
         return _pack_blocks(name, array, dtype, layout)
     plain = to_storage(np.asarray(array), dtype)
     if layout == DENSE_LAYOUT:
@@ -51,17 +54,21 @@ def to_storage(array: np.ndarray, dtype: DType) -> np.ndarray:
     return array.astype(dtype.numpy)
 
 
-def check_blocks(name: str, array: BlockArray, dtype: DType) -> None:
-    """Blocks travel as they are stored: another type is refused."""
+def check_blocks(name: str, array: Quantized, dtype: DType) -> None:
+    """Quantized weights travel as they are stored: another type is refused."""
     if array.dtype != dtype.name:
         raise LoweringError(f"weight {name}: expected blocks of {dtype}, got {array.dtype}")
 
 
-def _pack_blocks(name: str, array: BlockArray, dtype: DType, layout: str) -> Packed:
+def _pack_blocks(name: str, array: Quantized, dtype: DType, layout: str) -> Packed:
     if layout != BLOCK_LAYOUT:
         raise LoweringError(f"weight {name}: layout {layout} holds no blocks, got {array.dtype}")
     check_blocks(name, array, dtype)
-    block = BLOCK_TYPES[dtype.name]
-    parts = sections(block, *array.shape)
-    data = pack_blocks(block, array.raw)
+    if isinstance(array, GroupArray):
+        parts, data = group_sections(array.form, *array.shape), pack_groups(array)
+    elif isinstance(array, BlockArray):
+        block = BLOCK_TYPES[dtype.name]
+        parts, data = sections(block, *array.shape), pack_blocks(block, array.raw)
+    else:
+        raise LoweringError(f"weight {name}: no packing of {type(array).__name__}")
     return Packed(data, {part: (s.offset, s.bytes) for part, s in parts.items()})

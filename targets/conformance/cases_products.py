@@ -16,10 +16,14 @@ from ...ir.ops.sparse import Embedding
 from .case import WEIGHT, Case, below, case
 
 PLAIN = ("f32", "bf16", "f16")
+FORMS = ("i4_g32_f16_z", "i4_row_f32", "i8_g64_bf16", "e4m3_g128_f32", "e4m3_row_bf16")
+"""Of group forms: every element, scale and size of group in some, the last group cut short."""
 
 
 def _width(weight: str) -> int:
-    """K: two blocks of 32, or one of 256."""
+    """K: two blocks of 32, or one of 256; a group of 128 and a half."""
+    if weight in FORMS:
+        return 192
     return max(64, BLOCK_TYPES[weight].elements) if weight in BLOCK_TYPES else 64
 
 
@@ -56,7 +60,7 @@ def _edges() -> Iterable[Case]:
 
 
 def _types() -> Iterable[Case]:
-    for weight in (*PLAIN, *BLOCK_TYPES):
+    for weight in (*PLAIN, *BLOCK_TYPES, *FORMS):
         yield _linear(weight, 65)
         yield _gated(weight, 64)
         yield _linear(weight, 64, "bf16")
@@ -105,12 +109,12 @@ def _matmul() -> Iterable[Case]:
 
 
 def _embeddings() -> Iterable[Case]:
-    for weight in (*PLAIN, *BLOCK_TYPES):
+    for weight in (*PLAIN, *BLOCK_TYPES, *FORMS):
         k = _width(weight)
         yield case(Embedding(), f"{WEIGHT}{weight}[70, {k}]", "i32[n]", x1=below(70))
     yield case(Embedding(dtype=BF16), f"{WEIGHT}bf16[70, 96]", "i32[n]", x1=below(70))
     yield case(Embedding(), f"{WEIGHT}f32[50, 96]", "i32[1, n]", x1=below(50))
-    for weight in ("f32", "bf16", "q8_0", "q4_k"):
+    for weight in ("f32", "bf16", "q8_0", "q4_k", "i8_g64_bf16"):
         for x in ("f32", "bf16"):
             yield _tied(weight, x)
 

@@ -15,6 +15,7 @@ from ...ir.graph import Node, Value
 from ...ir.ops.linear import GatedLinear, Linear
 from ...ir.target import Target
 from ...passes.choose_tiles import TileChoice, TileCost, choose_tile
+from ..kernels.group_packing import form_constants, group_sections
 from ..kernels.packing import BLOCK_TYPES, LANES, sections
 from ..lowering import Lowering, Operand, TokenRange, i32, token_ranges
 from ..table import OperatorRow
@@ -44,13 +45,18 @@ def accepts(node: Node, target: Target) -> str:
     x, w = node.inputs[0].type, node.inputs[1].type
     if not all(isinstance(d, int) for d in w.shape):
         return f"the weight has symbolic sizes {w}"
-    if w.dtype.is_block and w.dtype.name not in BLOCK_TYPES:
-        return f"no kernel for {w.dtype}"
-    if not w.dtype.is_block and w.dtype not in (F32, BF16, F16):
+    if not reads(w.dtype):
         return f"no kernel for {w.dtype}"
     if isinstance(node.op, GatedLinear) and int(w.shape[0]) // 2 % LANES:
         return f"expected halves of a multiple of {LANES} rows, got {w}"
     return "" if x.dtype in (F32, BF16) else f"expected x of f32 or bf16, got {x.dtype}"
+
+
+def reads(weight: DType) -> bool:
+    """Whether kernels here read weights of this type."""
+    if weight.form is not None:
+        return True
+    return weight.name in BLOCK_TYPES or weight in (F32, BF16, F16)
 
 
 def tile_cost(problem: Problem, rows: int, block_m: int, block_k: int) -> TileCost:
@@ -105,18 +111,32 @@ def weight_operands(ctx: Lowering, weight: Value) -> dict[str, Operand | None]:
     if not weight.type.dtype.is_block:
         return {"w": ctx.weight(weight, DENSE_LAYOUT, weight.type.dtype.name)}
     n, k = weight.type.concrete({})
-    parts = sections(BLOCK_TYPES[weight.type.dtype.name], n, k)
+    form = weight.type.dtype.form
+    if form is not None:
+        parts, names = group_sections(form, n, k), "qdz"
+    else:
+        parts, names = sections(BLOCK_TYPES[weight.type.dtype.name], n, k), "qhsdm"
     return {
         name: ctx.weight(weight, BLOCK_LAYOUT, parts[name].dtype, parts[name].offset)
         if name in parts
         else None
-        for name in ("q", "h", "s", "d", "m")
+        for name in names
     }
 
 
-def weight_constants(weight: DType) -> dict[str, object]:
-    """The constants that tell a kernel the weight's type."""
+def weight_constants(weight: DType, k: int) -> dict[str, object]:
+    """The constants that tell a kernel the type of a weight [N, k]."""
+    if weight.form is not None:
+        return form_constants(weight.form, k)
     return dict(BLOCK_TYPES[weight.name].constants) if weight.is_block else {}
+
+
+def kernel_of(name: str, weight: DType) -> str:
+    """``linear`` or ``gated_linear`` for a weight's type."""
+    if not weight.is_block:
+        return f"linear.{name}"
+    kind = "quant" if weight.form is None else "group"
+    return f"{kind}_linear.{name.replace('linear', f'{kind}_linear')}"
 
 
 def emit_linear(node: Node, ctx: Lowering) -> None:
@@ -159,10 +179,7 @@ def _launch(
     arguments: dict[str, Operand | None],
     activation: str | None,
 ) -> None:
-    quant = problem.weight.is_block
-    function = (
-        f"quant_linear.{name.replace('linear', 'quant_linear')}" if quant else f"linear.{name}"
-    )
+    function = kernel_of(name, problem.weight)
     for reach, guard in row_ranges(ctx, problem.rows):
         tile = choose(ctx, problem, reach.nominal)
         block_m = tile.tile["BLOCK_M"]
@@ -176,7 +193,7 @@ def _launch(
             "N": problem.n,
             "ACT": activation or "none",
             **tile.tile,
-            **weight_constants(problem.weight),
+            **weight_constants(problem.weight, problem.k),
         }
         ctx.launch(function, grid, {**arguments, "rows": i32(problem.rows)}, constants, tile)
 

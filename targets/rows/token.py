@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from ...ir.dim import prod
-from ...ir.dtype import BF16, F16, F32
 from ...ir.graph import Node, Value
 from ...ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
 from ...ir.ops.rope import Rope, RopeTable
 from ...ir.target import Target
-from ..kernels.packing import BLOCK_TYPES
 from ..lowering import Lowering, Operand, f32
 from ..table import OperatorRow, always
-from .linear import row_count, vector, weight_operands
+from .linear import reads, row_count, vector, weight_constants, weight_operands
 
 ROW_BLOCK = 64
 """Elements of a row that a norm or a gather handles at a time: a divisor of most hidden sizes."""
@@ -37,7 +35,7 @@ def row_block(hidden: int) -> int:
 
 def accepts_embedding(node: Node, target: Target) -> str:
     table = node.inputs[0].type
-    known = table.dtype.name in BLOCK_TYPES or table.dtype in (F32, BF16, F16)
+    known = reads(table.dtype)
     return (
         "" if known and all(isinstance(d, int) for d in table.shape) else f"no kernel for {table}"
     )
@@ -51,8 +49,9 @@ def emit_embedding(node: Node, ctx: Lowering) -> None:
     arguments = {"ids": ctx.memory(ids), "y": ctx.memory(node.outputs[0]), "scale": f32(1.0)}
     constants: dict[str, object] = {"K": k}
     if dtype.is_block:
-        constants |= BLOCK_TYPES[dtype.name].constants
-        ctx.launch("embedding.gather_quant", (ids.type.size, 1, 1), arguments | weight, constants)
+        constants |= weight_constants(dtype, k)
+        gather = "embedding.gather_quant" if dtype.form is None else "group_linear.gather_groups"
+        ctx.launch(gather, (ids.type.size, 1, 1), arguments | weight, constants)
     else:
         constants["BLOCK"] = row_block(k)
         arguments["table"] = _present(weight["w"])
