@@ -11,7 +11,7 @@ from typing import Any
 from ..sampler import TokenLogprob
 from .call_parser import Call, CallParser
 from .exchange import Answer, News
-from .wire import dumps
+from .wire import dumps, quoted
 
 TokenText = Callable[[int], tuple[str, list[int]]]
 """Text and bytes of a token."""
@@ -113,9 +113,9 @@ class ChatShape:
         reason = "null" if finish_reason is None else f'"{finish_reason}"'
         text = delta.get("content")
         if text is not None and len(delta) == 1:  # nearly always
-            inner = f'{{"content":{json.dumps(text, ensure_ascii=False)}}}'
+            inner = f'{{"content":{quoted(text)}}}'
         else:
-            inner = json.dumps(delta, ensure_ascii=False, separators=(",", ":"))
+            inner = dumps(delta).decode()
         probs = "null" if logprobs is None else dumps(logprobs).decode()
         return (
             f'{self._head}{index},"delta":{inner},"logprobs":{probs},"finish_reason":{reason}}}]}}\n\n'

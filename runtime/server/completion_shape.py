@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from ..sampler import TokenLogprob
 from .chat_shape import LEAST_LOGPROB, TokenText, usage_of
 from .exchange import Answer, News
-from .wire import dumps
+from .wire import dumps, quoted
 
 
 class CompletionShape:
@@ -66,9 +65,8 @@ class CompletionShape:
     def _event(self, index: int, text: str, logprobs: Any, finish_reason: str | None) -> bytes:
         reason = "null" if finish_reason is None else f'"{finish_reason}"'
         probs = "null" if logprobs is None else dumps(logprobs).decode()
-        inner = json.dumps(text, ensure_ascii=False)
         return (
-            f'{self._chunk_head}{index},"text":{inner},"logprobs":{probs},'
+            f'{self._chunk_head}{index},"text":{quoted(text)},"logprobs":{probs},'
             f'"finish_reason":{reason}}}]}}\n\n'
         ).encode()
 

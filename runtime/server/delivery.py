@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Any, Protocol
 
 from .engine_thread import EngineThread
@@ -64,7 +65,7 @@ async def deliver(
     finally:
         watcher.cancel()
         thread.abort(exchange)
-        exchange.abort_connection = None
+        exchange.abort_connection = exchange.push = None
 
 
 def _left(task: asyncio.Task[None], thread: EngineThread, exchange: Exchange) -> None:
@@ -78,6 +79,7 @@ def _left(task: asyncio.Task[None], thread: EngineThread, exchange: Exchange) ->
 async def _stream(client: Client, exchange: Exchange, shape: Shape, wants_usage: bool) -> None:
     await client.start(200, SSE)
     await _write(client, exchange, b"".join(map(shape.first, exchange.answers)))
+    exchange.push = partial(_push, client, exchange, shape)
     ended = False
     while not ended:
         await exchange.changed.wait()
@@ -101,11 +103,26 @@ async def _stream(client: Client, exchange: Exchange, shape: Shape, wants_usage:
     await client.write(b"", more=False)
 
 
+def _push(client: Client, exchange: Exchange, shape: Shape) -> bool:
+    """Send without the stream's task; what ends an answer, and what has to wait, is the task's."""
+    if exchange.blocked_since is not None or exchange.gone or exchange.problem is not None:
+        return False
+    for answer in exchange.answers:
+        if answer.is_done and not answer.reported:
+            return False
+    if not client.write_now(partial(_events, exchange, shape)):
+        return False
+    exchange.last_sent = time.monotonic()
+    return True
+
+
 def _events(exchange: Exchange, shape: Shape) -> bytes:
     return b"".join(
-        shape.pieces(answer, answer.take())
-        for answer in exchange.answers
-        if answer.has_news and answer.finish_reason not in ("timeout", "error", "abort")
+        [
+            shape.pieces(answer, answer.take())
+            for answer in exchange.answers
+            if answer.has_news and answer.finish_reason not in ("timeout", "error", "abort")
+        ]
     )
 
 

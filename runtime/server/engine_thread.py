@@ -11,14 +11,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
 from ...errors import RequestError, SglkError
-from ..answer import Output
+from ..answer import Output, Timing
 from ..engine import Engine
 from ..steps import StepRecord
 from .exchange import Answer, Exchange
@@ -261,6 +261,7 @@ class EngineThread:
     def _deliver(self) -> None:
         self._is_waking = False
         self._delivered = self._loop.time()
+        touched: dict[Exchange, None] = {}
         while self._outbox:
             item = self._outbox.popleft()
             if callable(item):
@@ -269,24 +270,40 @@ class EngineThread:
             record, outputs = item
             if record is not None:
                 self._metrics.on_step(record)
-            for output in outputs:
-                self._give(output)
+            # Not the time in `Output.timing`: a later step may have changed that by now.
+            ended = 0.0 if record is None else record.started + record.seconds
+            self._give(outputs, ended, touched)
+        for exchange in touched:
+            exchange.notify()
 
-    def _give(self, output: Output) -> None:
-        found = self._live.get(output.request_id)
-        if found is None:  # aborted meanwhile
-            return
-        exchange, answer = found
-        if exchange.is_counted:
-            self._metrics.on_output(output, answer.last_token)
-        answer.add(output)
-        if answer.is_done:
-            del self._live[answer.id]
-            timing = output.timing
-            if answer.finish_reason == "timeout":
-                self._metrics.timeouts["request" if timing.started is not None else "queue"] += 1
-            self._ended(exchange, answer, (timing.finished or timing.arrived) - timing.arrived)
-        exchange.changed.set()
+    def _give(self, outputs: list[Output], ended: float, touched: dict[Exchange, None]) -> None:
+        """What a step that ended then gave, to its answers; for most tokens there is no more."""
+        live, before = self._live, list[float]()
+        for output in outputs:
+            found = live.get(output.request_id)
+            if found is None:  # aborted meanwhile
+                continue
+            exchange, answer = found
+            touched[exchange] = None
+            if output.token_id is not None:
+                if not exchange.is_counted:
+                    pass
+                elif answer.last_token is None:
+                    self._metrics.on_first_token(output.timing)
+                else:
+                    before.append(answer.last_token)
+                answer.last_token = ended
+            answer.add(output)
+            if output.finish_reason is not None:
+                self._complete(exchange, answer, output.timing)
+        for last, count in Counter(before).items():  # few: who runs together waits equally long
+            self._metrics.itl.observe(ended - last, count)
+
+    def _complete(self, exchange: Exchange, answer: Answer, timing: Timing) -> None:
+        del self._live[answer.id]
+        if answer.finish_reason == "timeout":
+            self._metrics.timeouts["request" if timing.started is not None else "queue"] += 1
+        self._ended(exchange, answer, (timing.finished or timing.arrived) - timing.arrived)
 
     def _ended(self, exchange: Exchange, answer: Answer, seconds: float) -> None:
         if exchange.is_counted:

@@ -53,6 +53,7 @@ class Answer:
         self.id, self.index, self.order = id, index, order
         self.num_tokens = self.num_cached = 0
         self.last_token: float | None = None
+        """When the newest came, in the engine's clock."""
         self.finish_reason: str | None = None
         self.error: str | None = None
         self.reported = False
@@ -71,16 +72,16 @@ class Answer:
 
     def add(self, output: Output) -> None:
         """The engine has done a step for it."""
-        if output.token_id is not None:
+        _, token, text, logprob, num_cached, finish_reason, _, error = output
+        if token is not None:
             self.num_tokens += 1
-            self.num_cached = output.num_cached
-            self.last_token = output.timing.last_token
-        if output.text:
-            self._pieces.append(output.text)
-        if output.logprob is not None:
-            self._tokens.append(output.logprob)
-        if output.finish_reason is not None:
-            self.finish_reason, self.error = output.finish_reason, output.error
+            self.num_cached = num_cached
+        if text:
+            self._pieces.append(text)
+        if logprob is not None:
+            self._tokens.append(logprob)
+        if finish_reason is not None:
+            self.finish_reason, self.error = finish_reason, error
 
     def take(self) -> News:
         """Everything unread."""
@@ -106,6 +107,8 @@ class Exchange:
         self.is_counted = is_counted
         """False for the server's own probes: they are in no metric."""
         self.changed = asyncio.Event()
+        self.push: Callable[[], bool] | None = None
+        """Sends what is new at once, if nobody has to wait for that; else False. Of a stream."""
         self.is_accepted = False
         self.problem: Problem | None = None
         """Why the engine refused it, or what broke under it."""
@@ -116,6 +119,11 @@ class Exchange:
         self.last_sent = time.monotonic()
         self.abort_connection: Callable[[], None] | None = None
         self.wants_ping = False
+
+    def notify(self) -> None:
+        """Something came: send it, or wake who will. Waking a task for each token costs more."""
+        if self.push is None or not self.push():
+            self.changed.set()
 
     @property
     def is_done(self) -> bool:

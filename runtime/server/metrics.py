@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..answer import Output
+from ..answer import Timing
 from ..stats import Stats
 from ..steps import StepRecord
 from .histogram import Histogram
@@ -68,17 +68,12 @@ class Metrics:
         self._step_seconds += record.seconds
         self._device_seconds += record.device_seconds
 
-    def on_output(self, output: Output, previous: float | None) -> None:
-        """A token has come; ``previous`` is when the one before it did."""
-        timing = output.timing
-        now = timing.last_token
-        if output.token_id is not None and now is not None:
-            if previous is None:
-                self.ttft.observe(now - timing.arrived)
-                if timing.started is not None:
-                    self.queue.observe(timing.started - timing.arrived)
-            else:
-                self.itl.observe(now - previous)
+    def on_first_token(self, timing: Timing) -> None:
+        """An answer has its first token."""
+        if timing.first_token is not None:
+            self.ttft.observe(timing.first_token - timing.arrived)
+        if timing.started is not None:
+            self.queue.observe(timing.started - timing.arrived)
 
     def on_end(self, reason: str, seconds: float, num_tokens: int) -> None:
         """An answer has ended."""

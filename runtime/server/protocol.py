@@ -67,12 +67,28 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_head, self._head_bytes = False, 0
         self._stop_deadline()
-        self.scope["extensions"] = {"sglk": {"abort": self.transport.abort}}
+        own: dict[object, object] = {"abort": self.transport.abort, "write_now": self.write_now}
+        self.scope["extensions"] = {"sglk": own}
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._is_in_head = True
+
+    def write_now(self, make: Callable[[], bytes]) -> bool:
+        """Write a piece of the running response, without a task and ASGI's messages in between.
+
+        False, and nothing is made, where ASGI's way would wait: it knows how.
+        """
+        cycle = self._running
+        if cycle is None or not cycle.chunked_encoding or cycle.response_complete:
+            return False
+        if self.flow.write_paused or cycle.disconnected:
+            return False
+        data = make()
+        if data:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def _stop_deadline(self) -> None:
         if self._deadline is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import resource
 import signal
@@ -33,6 +34,8 @@ from .settings import Settings
 from .startup import Phases
 
 log = logging.getLogger(__name__)
+_COLLECTOR_THRESHOLDS = (10_000, 20, 50)
+"""Young objects per search among these, and such searches per search among older ones."""
 Load = Callable[[Phases], LLM]
 """Opens the artifact, checks it and gives the model; runs in a worker. Ends its own phases."""
 
@@ -83,8 +86,9 @@ async def serve(
     try:
         on_started(running)
         await _start(service, load, settings, phases, stopping)
-        await stopping.wait()
-        await _drain(service, settings, server)
+        with _seldom_collecting():
+            await stopping.wait()
+            await _drain(service, settings, server)
     finally:
         server.should_exit = True
         await http
@@ -95,6 +99,23 @@ async def serve(
         service.model is None or service.model.thread.death is None
     )
     return 0 if is_well else 1
+
+
+@contextlib.contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """Look for garbage seldom, and never among what was loaded: it stays.
+
+    Each token makes some tuples, so that the default would have the engine search all the time; of
+    them none is part of a cycle.
+    """
+    usual = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTOR_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 def _bind(settings: Settings) -> socket.socket:

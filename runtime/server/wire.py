@@ -24,6 +24,7 @@ SSE: Headers = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -82,6 +83,11 @@ class Client:
         """A piece of the body; waits while the client does not read."""
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
+    def write_now(self, make: Callable[[], bytes]) -> bool:
+        """Write what ``make`` gives; False, and nothing is made, where that would have to wait."""
+        write = self.scope.get("extensions", {}).get("sglk", {}).get("write_now")
+        return bool(write is not None and write(make))
+
     async def reply(self, status: int, data: bytes, headers: Headers) -> None:
         """A whole response."""
         await self.start(status, [*headers, (b"content-length", str(len(data)).encode())])
@@ -113,7 +119,12 @@ class ClientLeft(Exception):
 
 def dumps(value: Any) -> bytes:
     """Compact JSON in UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return _ENCODER.encode(value).encode()
+
+
+def quoted(text: str) -> str:
+    """A text as JSON."""
+    return _ENCODER.encode(text)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

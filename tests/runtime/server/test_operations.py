@@ -159,6 +159,14 @@ def test_the_start_of_the_process_is_before_now() -> None:
     assert 0 < phases.total < time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def test_steps_that_are_delivered_together_keep_their_times(make_server: Any) -> None:
+    server = make_server()
+    server.device.pace = 0.002  # less than the loop waits between deliveries
+    server.chat("count me", max_tokens=40, ignore_eos=True)
+    assert server.metric("sglk_itl_seconds_count") == 39
+    assert server.metric('sglk_itl_seconds_bucket{le="0.001"}') == 0
+
+
 def test_counts_add_up(make_server: Any) -> None:
     server = make_server()
     for at in range(6):
