@@ -10,7 +10,6 @@ from __future__ import annotations
 from ...errors import LoweringError
 from ...ir.dtype import DTYPES, F64
 from ...ir.forms import ELEMENT_BITS
-from ...ir.forms import ELEMENT_BITS
 from ...ir.target import MemoryLevel, Target, Unit
 from ...passes.select_rows import HOST_OPS
 
@@ -55,7 +54,6 @@ def cpu_target(isa: str) -> Target:
         page_size=PAGE_SIZE,
         token_buckets=TOKEN_BUCKETS,
         fused_ops=FUSED_OPS,
-        forms=frozenset(ELEMENT_BITS),
         forms=frozenset(ELEMENT_BITS),
         gated_rows=GATED_ROWS,
         features=frozenset({HOST_OPS}),
