@@ -18,9 +18,10 @@ from ..capture import model_errors, quiet
 from ..captured import Captured, Progress, describe
 from ..fx_convert import convert_program, symbol_names
 from ..torch_module import ModuleSource
-from .evaluate import Evaluator, Scope, fixed_slot, tensor_in
-from .reader import Model, dense, read_model
+from .evaluate import Evaluator, Scope
+from .reader import Model, dense, from_numpy, read_model
 from .registry import TORCH_TYPES, NeedsValue, Refused, Slot, Value
+from .sizes import fixed_slot, tensor_in
 
 __all__ = ["OnnxModule", "capture_onnx", "load_onnx"]
 
@@ -106,8 +107,19 @@ class OnnxModule(torch.nn.Module):
             value = elements[given.source] if is_element else x
             scope[given.source] = Slot(value, needs=frozenset({given.source}))
         for declared in self.model.proto.graph.input:
-            scope.setdefault(declared.name, Slot())
+            slot = scope.setdefault(declared.name, Slot())
+            slot.elem_type = declared_type(declared.type)
+        for tensor in self.model.proto.graph.initializer:
+            scope[tensor.name].elem_type = tensor.data_type
         return scope
+
+
+def declared_type(type: Any) -> int:
+    """The element type of a tensor, or of the tensors in a sequence or optional."""
+    kind = type.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        return declared_type(getattr(type, kind).elem_type)
+    return int(type.tensor_type.elem_type)
 
 
 def safe_name(name: str) -> str:
@@ -194,10 +206,9 @@ def constant(model: Model, name: str, value: Any) -> Value:
     """Numbers in the type that the model declares for this input."""
     declared = next(d for d in model.proto.graph.input if d.name == name)
     if isinstance(value, list) and declared.type.WhichOneof("value") != "tensor_type":
-        return [torch.from_numpy(np.array(x)) for x in value]
+        return [from_numpy(np.asarray(x)) for x in value]
     tensor = declared.type.tensor_type
-    array = np.array(value)
-    result = torch.from_numpy(array).to(input_dtype(name, tensor.elem_type))
+    result = from_numpy(np.asarray(value)).to(input_dtype(name, tensor.elem_type))
     rank = len(tensor.shape.dim) if tensor.HasField("shape") else result.dim()
     return result.reshape(-1) if rank == 1 and result.dim() == 0 else result
 
@@ -241,10 +252,9 @@ def _exported(module: OnnxModule, chosen: Mapping[str, int]) -> ExportedProgram:
         for i in inputs
     )
     free = [{a: Dim.AUTO for a, d in enumerate(i.shape) if isinstance(d, str)} for i in inputs]
+    shapes = (tuple(f or None for f in free),) if any(free) else None
     with model_errors(module.model.name, "tracing it"), torch.no_grad(), quiet():
-        return torch.export.export(
-            module, examples, dynamic_shapes=(tuple(f or None for f in free),), strict=False
-        )
+        return torch.export.export(module, examples, dynamic_shapes=shapes, strict=False)
 
 
 def _graph(module: OnnxModule, program: ExportedProgram, progress: Progress | None) -> Graph:

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
-from . import ops_math
+from . import (
+    ops_control,
+    ops_generate,
+    ops_index,
+    ops_logic,
+    ops_math,
+    ops_reduce,
+    ops_shape,
+)
 
-__all__ = ["ops_math"]
+__all__ = [
+    "ops_control",
+    "ops_generate",
+    "ops_index",
+    "ops_logic",
+    "ops_math",
+    "ops_reduce",
+    "ops_shape",
+]

@@ -1,13 +1,12 @@
 """An ONNX file, bytes or `ModelProto` made ready to be evaluated.
 
-Checked by onnx's own checker, brought to opset 13 or later, and its functions (its own, and those
-by which ONNX defines ops that have no function in `registry.OPS`) written out. Every fault is one
-`FrontendError` sentence.
+Checked by onnx's own checker, brought to opset 13 or later, and its own functions written out.
+Every fault is one `FrontendError` sentence; ops without a function are reported together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from onnx import numpy_helper
 
 from ...errors import FrontendError
 from . import ops
+from .functions import body_of, has_body, schema_of
 from .registry import OPS, TORCH_TYPES, Subgraph
 
 __all__ = ["Model", "all_nodes", "attribute_value", "op_key", "ops", "read_model", "tensor_of"]
@@ -56,11 +56,8 @@ def read_model(source: Any, name: str = "onnx") -> Model:
     proto = _modern(proto, where)
     if proto.functions:
         proto = onnx.inliner.inline_local_functions(proto)
-    if _unknown(proto):
-        proto = onnx.inliner.inline_selected_functions(proto, list(OPS), True, True)
-    _refuse_unknown(proto, where)
-    opsets = {o.domain.replace("ai.onnx", "") or "": o.version for o in proto.opset_import}
-    opsets |= {o.domain: o.version for o in proto.opset_import}
+    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+    _refuse_unknown(proto, opsets, where)
     label = Path(source).stem if isinstance(source, str | Path) else proto.graph.name or name
     return Model(proto, label, folder, opsets)
 
@@ -100,6 +97,11 @@ def _modern(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), None)
     if opset is None or opset >= MIN_OPSET:
         return proto
+    if opset < 9 and any(node.op_type == "Scan" for node in all_nodes(proto.graph)):
+        raise FrontendError(
+            f"{where}: expected opset 9 or later, got {opset}, where Scan has a batch axis "
+            "(export the model again)"
+        )
     try:
         converted = onnx.version_converter.convert_version(proto, MIN_OPSET)
     except (RuntimeError, onnx.version_converter.ConvertError) as error:
@@ -129,17 +131,28 @@ def op_key(node: onnx.NodeProto) -> tuple[str, str]:
     return "" if node.domain == "ai.onnx" else node.domain, node.op_type
 
 
-def _unknown(proto: onnx.ModelProto) -> dict[tuple[str, str], list[str]]:
-    """Names of nodes by ops that have no function."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for node in all_nodes(proto.graph):
-        if op_key(node) not in OPS:
-            found.setdefault(op_key(node), []).append(node.name or node.output[0])
-    return found
+def _unknown(
+    nodes: Iterable[onnx.NodeProto], opsets: Mapping[str, int]
+) -> Iterator[tuple[tuple[str, str], str]]:
+    """Ops without a function, with the name of the node; an op that ONNX defines by other ops is
+    looked into as far as the definition does not depend on the types of its inputs."""
+    for node in nodes:
+        key, label = op_key(node), node.name or next(iter(node.output), "")
+        if key in OPS:
+            continue
+        schema = schema_of(key[1], opsets.get(key[0], 1), key[0])
+        if not has_body(schema):
+            yield key, label
+        elif schema.has_function:
+            body = body_of(schema, node, opsets.get(key[0], 1), ())
+            inner = body.node if body is not None else ()
+            yield from ((below, label) for below, _ in _unknown(inner, opsets))
 
 
-def _refuse_unknown(proto: onnx.ModelProto, where: str) -> None:
-    unknown = _unknown(proto)
+def _refuse_unknown(proto: onnx.ModelProto, opsets: Mapping[str, int], where: str) -> None:
+    unknown: dict[tuple[str, str], list[str]] = {}
+    for key, label in _unknown(all_nodes(proto.graph), opsets):
+        unknown.setdefault(key, []).append(label)
     if not unknown:
         return
     listed = "; ".join(
@@ -163,11 +176,19 @@ def tensor_of(proto: onnx.TensorProto, folder: Path | None = None) -> torch.Tens
     dtype = TORCH_TYPES[proto.data_type]
     if proto.data_location == onnx.TensorProto.EXTERNAL:
         return _external(proto, folder, dtype)
-    array = numpy_helper.to_array(proto)
-    if dtype == torch.bfloat16:
-        bits = np.ascontiguousarray(array).view(np.int16)
-        return torch.from_numpy(bits.copy()).view(torch.bfloat16)
-    return torch.from_numpy(np.array(array, order="C"))
+    return from_numpy(numpy_helper.to_array(proto)).to(dtype)
+
+
+def from_numpy(array: np.ndarray) -> torch.Tensor:
+    """A tensor of its own; NumPy's extension types (float8, int4) become a type that holds them."""
+    plain = np.array(array, order="C")
+    if plain.dtype.name == "bfloat16":
+        return torch.from_numpy(plain.view(np.int16)).view(torch.bfloat16)
+    elem_type = onnx.helper.np_dtype_to_tensor_dtype(plain.dtype)
+    if plain.dtype.kind == "V" or plain.dtype.isbuiltin != 1:
+        holder = np.uint8 if elem_type in (21, 25) else np.int8 if elem_type in (22, 26) else "f4"
+        plain = plain.astype(holder)
+    return torch.from_numpy(plain)
 
 
 def _external(proto: onnx.TensorProto, folder: Path | None, dtype: torch.dtype) -> torch.Tensor:

@@ -18,9 +18,26 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils._python_dispatch import _disable_current_modes as outside_trace
 
 from ...errors import FrontendError
 
+__all__ = [
+    "OPS",
+    "TORCH_TYPES",
+    "Known",
+    "NeedsValue",
+    "Node",
+    "OpFunction",
+    "Refused",
+    "Size",
+    "Slot",
+    "Subgraph",
+    "Tensor",
+    "Value",
+    "op",
+    "outside_trace",
+]
 Tensor: TypeAlias = torch.Tensor
 Value: TypeAlias = Any
 """A tensor, a list of values (a sequence), or None (an optional without one)."""
@@ -113,13 +130,15 @@ class Slot:
 
     ``tensor`` is what ops compute with; ``fixed`` has the same numbers as a real tensor, where
     they are known; ``sizes`` where some are symbolic. ``needs`` names the graph inputs whose
-    numbers (not whose shapes) the value depends on.
+    numbers (not whose shapes) the value depends on. ``elem_type`` is an
+    `onnx.TensorProto.DataType`, 0 if unknown.
     """
 
     tensor: Value = None
     fixed: Tensor | None = None
     sizes: Known | None = None
     needs: frozenset[str] = frozenset()
+    elem_type: int = 0
 
 
 @dataclass(eq=False)
@@ -165,7 +184,7 @@ class Node:
         return self.slot(value).fixed is not None
 
     def known(self, value: Value) -> Tensor:
-        """The numbers of an input, as a real tensor."""
+        """The numbers of an input, as a real tensor; read it within `outside_trace`."""
         slot = self.slot(value)
         if slot.fixed is None and slot.needs:
             raise NeedsValue(slot.needs, self.where)
@@ -178,7 +197,12 @@ class Node:
         slot = self.slot(value)
         if slot.fixed is None and slot.sizes is not None:
             return list(slot.sizes.array.reshape(-1))
-        return [int(number) for number in self.known(value).reshape(-1).tolist()]
+        return [int(number) for number in self.numbers(value)]
+
+    def numbers(self, value: Value) -> list[Any]:
+        """The numbers of an input in order: ints, floats or bools."""
+        with outside_trace():
+            return list(self.known(value).reshape(-1).tolist())
 
     def run(self, body: Subgraph, values: Sequence[Value]) -> list[Slot]:
         """The outputs of a subgraph for these inputs (tensors, lists, `Known` or `Slot`).

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from .registry import TORCH_TYPES, Known, Node
+from .registry import TORCH_TYPES, Known, Node, Slot, Value, outside_trace
 
 Rule: TypeAlias = Callable[..., "Known | tuple[Known, ...] | None"]
 R = TypeVar("R", bound=Rule)
@@ -39,7 +39,8 @@ def objects(values: Any, shape: tuple[int, ...] | None = None) -> np.ndarray:
 
 def known_of(tensor: torch.Tensor) -> Known:
     """The same numbers in the other form."""
-    return Known(objects(tensor.reshape(-1).tolist(), tuple(tensor.shape)), tensor.dtype)
+    with outside_trace():
+        return Known(objects(tensor.reshape(-1).tolist(), tuple(tensor.shape)), tensor.dtype)
 
 
 def is_plain(known: Known) -> bool:
@@ -53,6 +54,34 @@ def as_tensor(known: Known) -> torch.Tensor:
     if not parts:
         return torch.empty(known.array.shape, dtype=known.dtype)
     return torch.stack(parts).reshape(known.array.shape)
+
+
+def fixed_slot(value: Value) -> Slot:
+    """A value whose numbers are known."""
+    return Slot(value, fixed=value)
+
+
+def of_known(known: Known) -> Slot:
+    """Plain numbers become a tensor at once, outside the trace."""
+    if not is_plain(known):
+        return Slot(sizes=known)
+    with outside_trace():
+        flat = torch.tensor(known.array.reshape(-1).tolist(), dtype=known.dtype)
+        return fixed_slot(flat.reshape(known.array.shape))
+
+
+def as_slot(value: Value) -> Slot:
+    """A value of any form."""
+    if isinstance(value, Slot):
+        return value
+    return of_known(value) if isinstance(value, Known) else Slot(value)
+
+
+def tensor_in(slot: Slot) -> Value:
+    """What ops compute with; a tensor of symbolic sizes is made when the first one asks."""
+    if slot.tensor is None and slot.sizes is not None:
+        slot.tensor = as_tensor(slot.sizes)
+    return slot.tensor
 
 
 def _elementwise(function: Callable[..., Any], dtype: torch.dtype | None, *xs: Known) -> Known:
