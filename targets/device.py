@@ -44,12 +44,17 @@ class StepBatch:
     """[S, P], rows padded with the reserved page 0"""
     logit_rows: Int32s
     """[L], ascending rows of the flat tokens"""
+    state_slots: Int32s | None = None
+    """[S], where the model keeps states beside the pages: the slot of each sequence, which no other
+    owns; 0 is reserved. A sequence whose first tokens these are finds zeros there."""
 
 
 STEP_FIELDS = (
     "token_ids", "positions", "slots", "query_start", "seq_lens", "page_table", "logit_rows",
 )  # fmt: skip
 """Inputs of a step program by name: the arrays of a `StepBatch`, in its order."""
+STATE_SLOTS = "state_slots"
+"""One more input of programs with states of slots."""
 _DTYPES = [np.dtype(np.int32)] * len(STEP_FIELDS)
 
 
@@ -149,6 +154,14 @@ class Executable(Protocol):
 
 
 @runtime_checkable
+class HasSlots(Protocol):
+    """An `Executable` may be this too: it keeps states of sequences beside pages."""
+
+    num_slots: int
+    """Slots of the states, the reserved slot 0 included; 0: the model has none."""
+
+
+@runtime_checkable
 class HasArgmax(Protocol):
     """An `Executable` may offer this too: greedy ids without the host reading the logits."""
 
@@ -211,6 +224,53 @@ class RunsAhead(Protocol):
         """
 
 
+@dataclass
+class LogitChanges:
+    """What becomes of rows of logits before their tokens are chosen, in the order of the fields.
+
+    A list of the i-th changed row is entries ``starts[i]`` to ``starts[i + 1]`` of its arrays; ids
+    within a list differ. As the runtime's own sampler has it (runtime/sampler.py).
+    """
+
+    rows: Int32s
+    """[n] the rows that have lists, once each"""
+    bias_starts: Int32s
+    bias_ids: Int32s
+    bias: NDArray[np.float32]
+    history_starts: Int32s
+    """of the tokens of prompt and answer"""
+    history_ids: Int32s
+    counts: NDArray[np.float32]
+    """how often the answer has each"""
+    penalties: NDArray[np.float32]
+    """[n, 3]: repetition, frequency, presence"""
+    forbidden_starts: Int32s
+    forbidden_ids: Int32s
+    masked_rows: Int32s
+    """[m] rows that have a mask, once each"""
+    masks: NDArray[np.uint32]
+    """[m, ceil(V / 32)]: bit ``t % 32`` of word ``t // 32`` allows token ``t``"""
+
+
+@runtime_checkable
+class ChoosesLater(Protocol):
+    """A `RunsAhead` may offer this too: the host changes logits that it never sees.
+
+    It may change them by the tokens of the step before, which it sees while this one runs.
+    """
+
+    can_choose_later: bool
+
+    def submit_unchosen(self, batch: StepBatch) -> None:
+        """Queue a step as `RunsAhead.submit` does; `choose` must follow before any other step."""
+
+    def choose(self, rows: NDArray[np.void], changes: LogitChanges) -> None:
+        """Queue the choice of a token for each row of the step submitted last; see `submit`.
+
+        The arrays are read before this returns.
+        """
+
+
 @runtime_checkable
 class WarmsUp(Protocol):
     """An `Executable` may offer this too: doing beforehand what first steps would wait for."""
@@ -220,6 +280,30 @@ class WarmsUp(Protocol):
 
         It writes to pages: only while nothing is cached.
         """
+
+
+@dataclass
+class HostCount:
+    """How often the host did an op for the device, and its seconds, copies not included."""
+
+    calls: int = 0
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class CountsHostOps(Protocol):
+    """An `Executable` may offer this too: what the host did, as no kernel of the chip can."""
+
+    @property
+    def host_counts(self) -> Mapping[str, HostCount]:
+        """By name of the op; {} where the device does everything."""
+
+
+def host_ops_of(executable: object) -> dict[str, tuple[int, float]]:
+    """Calls and seconds of each op that the host did; {} where nothing is counted."""
+    if not isinstance(executable, CountsHostOps):
+        return {}
+    return {op: (count.calls, count.seconds) for op, count in executable.host_counts.items()}
 
 
 class Device(Protocol):
@@ -234,3 +318,18 @@ class Device(Protocol):
 
     def kv_bytes_per_page(self, artifact: Artifact) -> int:
         """Bytes that one page takes over all layers."""
+
+
+class SlotDevice(Protocol):
+    """A `Device` for programs with states of slots; others are never asked for such states."""
+
+    def load(
+        self,
+        artifact: Artifact,
+        *,
+        num_pages: int,
+        max_tokens: int,
+        num_threads: int | None = None,
+        num_slots: int = 0,
+    ) -> Executable:
+        """As `Device.load`, with ``num_slots`` slots of each state, the reserved one included."""

@@ -2,12 +2,15 @@
 
     argmax        logits f32 [rows, vocab] -> ids i32 [rows]: greedy tokens
     sample        logits, top_k, temperature, lowest, top_p, uniform [rows] -> ids: random tokens
+    adjust_logits logits, lists of tokens for each of some rows: bias, penalties, forbidden tokens
+    mask_logits   logits, masks i32 [masked, cdiv(vocab, 32)] of some rows: allowed tokens
     place_tokens  token_ids i32 [tokens], ids: tokens that the step before chose go in their places
     fill_<dtype>  count, seed, step, mean -> weight [count]; the last three are 32 bits of numbers
     expand_<type> blocks u8 [count, bytes of a block] -> weight bf16: blocks as stored in a file
 
-The device (device/recipes.py) runs the first three in one graph with the step: "logits" is the
-step's output, "token_ids" its input, "ids" what the last step chose, "weight" any weight.
+The device (device/recipes.py) runs "place_tokens" and one of the first two in one graph with the
+step, or what changes and chooses after it (device/choices.py). "logits" is the step's output,
+changed in place, "token_ids" its input, "ids" what the last step chose, "weight" any weight.
 """
 
 from __future__ import annotations
@@ -32,14 +35,19 @@ ARGMAX_CHUNK = 2048
 """Logits that one program looks at: a row of 128,000 keeps 63 of them busy."""
 DRAW_CHUNK, DRAW_TILE, DRAW_ROOM, DRAW_GROUP = 4096, 1024, 8192, 64
 """Constants of draw_rows.py; at most ROOM tokens survive the cuts of a usual top-p."""
+ADJUST_BLOCK, MASK_BLOCK = 256, 1024
+"""Tokens of a list, and of the vocabulary, that a program changes at a time."""
 PLACE_BLOCK = 256
 MAX_ROWS = 1 << 30
 """The device checks where tokens point to; this is for kernels alone."""
 FILLED = ("bf16", "f32")
 EXPANDED_AT_ONCE = 2048
 """Elements that one program makes of blocks."""
-_POINTERS = {"f32": "*fp32", "f64": "*fp64", "i32": "*i32", "bf16": "*bf16", "u8": "*u8"}
-_ITEM_BYTES = {"f64": 8, "f32": 4, "i32": 4, "bf16": 2, "u8": 1}
+_POINTERS = {
+    "f32": "*fp32", "f64": "*fp64", "i32": "*i32", "bf16": "*bf16", "f16": "*fp16", "u8": "*u8",
+    "e4m3": "*fp8e4nv",
+}  # fmt: skip
+_ITEM_BYTES = {"f64": 8, "f32": 4, "i32": 4, "bf16": 2, "f16": 2, "u8": 1, "e4m3": 1}
 
 
 @dataclass(frozen=True)
@@ -53,9 +61,11 @@ class Entry:
 def add_entries(lowering: Lowering, target: Target) -> None:
     """Add every program that fits the model: a decoder's logits become tokens on the device."""
     vocab_size = lowering.graph.outputs[0].type.shape[-1]
-    entries = [fill(dtype, target) for dtype in FILLED]
+    parts = {use.dtype for use in lowering.weights.values() if use.stored}
+    entries = [fill(dtype, target) for dtype in sorted(parts.union(FILLED))]
     if isinstance(vocab_size, int) and lowering.graph.states:
         entries += [argmax(vocab_size, target), sample(vocab_size, target), place_tokens(target)]
+        entries += [adjust_logits(vocab_size, target), mask_logits(vocab_size, target)]
     add_entries_of(lowering, entries)
 
 
@@ -112,6 +122,42 @@ def sample(vocab_size: int, target: Target) -> Entry:
     memory = {"logits": logits, **parameters, **between, "lists": lists, "tokens": ids}
     maker.call("draw_rows.draw_rows", ("rows", "1", "1"), memory, constants, num_warps=8)
     return maker.entry("sample")
+
+
+def adjust_logits(vocab_size: int, target: Target) -> Entry:
+    """See `adjust_rows` of adjust_logits.py."""
+    maker = _Maker(target, "changed", "biased", "seen", "forbidden")
+    starts = "(changed + 1)"
+    memory = {
+        "logits": maker.buffer("input", "logits", "f32", vocab_size, size="1"),
+        "rows": maker.buffer("input", "changed_rows", "i32"),
+        "bias_starts": maker.buffer("input", "bias_starts", "i32", size=starts),
+        "bias_ids": maker.buffer("input", "bias_ids", "i32", size="biased"),
+        "bias": maker.buffer("input", "bias", "f32", size="biased"),
+        "history_starts": maker.buffer("input", "history_starts", "i32", size=starts),
+        "history_ids": maker.buffer("input", "history_ids", "i32", size="seen"),
+        "counts": maker.buffer("input", "counts", "f32", size="seen"),
+        "penalties": maker.buffer("input", "penalties", "f32", 3),
+        "forbidden_starts": maker.buffer("input", "forbidden_starts", "i32", size=starts),
+        "forbidden_ids": maker.buffer("input", "forbidden_ids", "i32", size="forbidden"),
+    }
+    constants = {"VOCAB": vocab_size, "BLOCK": ADJUST_BLOCK}
+    maker.call("adjust_logits.adjust_rows", ("changed", "1", "1"), memory, constants)
+    return maker.entry("adjust_logits")
+
+
+def mask_logits(vocab_size: int, target: Target) -> Entry:
+    """See `mask_rows` of adjust_logits.py."""
+    maker = _Maker(target, "masked")
+    memory = {
+        "logits": maker.buffer("input", "logits", "f32", vocab_size, size="1"),
+        "rows": maker.buffer("input", "masked_rows", "i32"),
+        "masks": maker.buffer("input", "masks", "i32", -(-vocab_size // 32)),
+    }
+    grid = (str(-(-vocab_size // MASK_BLOCK)), "masked", "1")
+    constants = {"VOCAB": vocab_size, "BLOCK": MASK_BLOCK}
+    maker.call("adjust_logits.mask_rows", grid, memory, constants)
+    return maker.entry("mask_logits")
 
 
 def place_tokens(target: Target) -> Entry:

@@ -113,7 +113,48 @@ def place_program() -> Program:
     )  # fmt: skip
 
 
-PROGRAMS = (step_program(), argmax_program(), sample_program(), place_program())
+def adjust_program() -> Program:
+    """Bias, then the presence penalty, then forbidden tokens."""
+    starts = "changed + 1"
+    inputs = {
+        "changed_rows": ("changed", "i32"), "bias_starts": (starts, "i32"),
+        "bias_ids": ("biased", "i32"), "bias": ("biased", "f32"),
+        "history_starts": (starts, "i32"), "history_ids": ("seen", "i32"),
+        "counts": ("seen", "f32"), "penalties": ("3 * changed", "f32"),
+        "forbidden_starts": (starts, "i32"), "forbidden_ids": ("forbidden", "i32"),
+    }  # fmt: skip
+    arguments = (*memory("logits", *inputs), *numbers("changed"))
+    return Program(
+        entry="adjust_logits",
+        symbols=("changed", "biased", "seen", "forbidden"),
+        inputs=(
+            buffer("logits", f"{VOCAB}", "input", "f32"),
+            *(buffer(name, size, "input", dtype) for name, (size, dtype) in inputs.items()),
+        ),
+        outputs=(), temps=(), states=(), arena_bytes="0",
+        buckets=(Bucket(None, (Call("adjust", ("changed", "1", "1"), arguments, "adjust"),)),),
+    )  # fmt: skip
+
+
+def mask_program() -> Program:
+    inputs = {"masked_rows": "masked", "masks": f"masked * {-(-VOCAB // 32)}"}
+    arguments = (*memory("logits", *inputs), *numbers("masked"))
+    return Program(
+        entry="mask_logits",
+        symbols=("masked",),
+        inputs=(
+            buffer("logits", f"{VOCAB}", "input", "f32"),
+            *(buffer(name, size, "input") for name, size in inputs.items()),
+        ),
+        outputs=(), temps=(), states=(), arena_bytes="0",
+        buckets=(Bucket(None, (Call("mask", ("1", "masked", "1"), arguments, "mask"),)),),
+    )  # fmt: skip
+
+
+PROGRAMS = (
+    step_program(), argmax_program(), sample_program(), place_program(), adjust_program(),
+    mask_program(),
+)  # fmt: skip
 PARAMS = {
     "write": ["*i32", "*i32", "*i32", "i32"],
     "attend": ["*i32", "*i32", "*i32", "*i32", "*i32", "i32", "i32", "i32"],
@@ -121,7 +162,12 @@ PARAMS = {
     "best": ["*fp32", "*i32", "i32"],
     "draw": ["*fp32", "*i32", "*fp32", "*i32", "i32"],
     "place": ["*i32", "*i32", "i32"],
-}
+    "adjust": [
+        "*fp32", "*i32", "*i32", "*i32", "*fp32", "*i32", "*i32", "*fp32", "*fp32", "*i32", "*i32",
+        "i32",
+    ],
+    "mask": ["*fp32", "*i32", "*i32", "i32"],
+}  # fmt: skip
 
 
 def pack(changes: Mapping[str, Mapping[str, object]] | None = None) -> bytes:
@@ -226,7 +272,29 @@ def place(grid: Grid, words: Sequence[int]) -> None:
             ids[at] = ints(words[1] + 4 * (-1 - int(token)), 1)[0]
 
 
+def adjust(grid: Grid, words: Sequence[int]) -> None:
+    count = words[11]
+    for number, row in enumerate(ints(words[1], count)):
+        logits = floats(words[0] + 4 * VOCAB * int(row), VOCAB)
+        low, high = ints(words[2] + 4 * number, 2)
+        logits[ints(words[3], high)[low:]] += floats(words[4], high)[low:]
+        low, high = ints(words[5] + 4 * number, 2)
+        seen = ints(words[6], high)[low:][floats(words[7], high)[low:] > 0]
+        logits[seen] -= floats(words[8], 3 * count)[3 * number + 2]
+        low, high = ints(words[9] + 4 * number, 2)
+        logits[ints(words[10], high)[low:]] = -np.inf
+
+
+def mask(grid: Grid, words: Sequence[int]) -> None:
+    size = -(-VOCAB // 32)
+    for number, row in enumerate(ints(words[1], words[3])):
+        logits = floats(words[0] + 4 * VOCAB * int(row), VOCAB)
+        allowed = ints(words[2] + 4 * size * number, size).view(np.uint8)
+        logits[np.unpackbits(allowed, count=VOCAB, bitorder="little") == 0] = -np.inf
+
+
 KERNELS: dict[str, Kernel] = {
+    "adjust": adjust, "mask": mask,
     "write": write, "attend": attend, "head": head, "best": best, "draw": draw, "place": place,
 }  # fmt: skip
 

@@ -48,16 +48,10 @@ class Draws:
         if len(set(rows["row"].tolist())) != len(rows):
             raise DeviceError(f"{self._driver.where}: sample: expected every row once")
         driver = self._driver
-        pinned = self._ensure(count)
-        stride = count * _FIELD_BYTES
-        for number, (name, dtype) in enumerate(self.dtypes.items()):
-            start = number * stride
-            view = pinned.array[start : start + count * dtype.itemsize].view(dtype)
-            view[:] = LIKELIEST[name]
-            view[rows["row"]] = rows[name]
-        launches = self._prepared(count, stride)
-        num_bytes = len(self.dtypes) * stride
-        driver.copy_in(self._memory.address(PARAMETERS), pinned.address, num_bytes, self._stream)
+        pinned = self._ensure(self.num_bytes(count))
+        self.fill(pinned.array, rows, count)
+        launches = self.prepared(count)
+        self.copy_in(pinned.address, count)
         driver.launch(launches.calls)
         driver.copy_out(pinned.address, self._memory.address(IDS), 4 * count, self._stream)
         driver.synchronize(self._stream)
@@ -65,24 +59,41 @@ class Draws:
         chosen: Int32s = ids[rows["row"]]
         return chosen
 
-    def _ensure(self, count: int) -> Pinned:
-        num_bytes = len(DRAW_FIELDS) * count * _FIELD_BYTES
-        self._memory.ensure(PARAMETERS, num_bytes)
-        if self._pinned is None or len(self._pinned.array) < num_bytes:
-            self.close()
-            self._pinned = self._driver.allocate_pinned(num_bytes, "sampling")
-        return self._pinned
+    def num_bytes(self, count: int) -> int:
+        """Bytes that the parameters of so many rows take."""
+        return len(self.dtypes) * count * _FIELD_BYTES
 
-    def _prepared(self, count: int, stride: int) -> Launches:
+    def fill(self, block: NDArray[np.uint8], rows: NDArray[np.void], count: int) -> None:
+        """Write the parameters; rows that are not named take their likeliest token."""
+        for number, (name, dtype) in enumerate(self.dtypes.items()):
+            start = number * count * _FIELD_BYTES
+            view = block[start : start + count * dtype.itemsize].view(dtype)
+            view[:] = LIKELIEST[name]
+            view[rows["row"]] = rows[name]
+
+    def copy_in(self, address: int, count: int) -> None:
+        """Queue the copy of parameters from the host to where the launches read them."""
+        target = self._memory.address(PARAMETERS)
+        self._driver.copy_in(target, address, self.num_bytes(count), self._stream)
+
+    def prepared(self, count: int) -> Launches:
+        """What chooses tokens for so many rows of logits."""
+        self._memory.ensure(PARAMETERS, self.num_bytes(count))
         if self._generation != self._memory.generation:
             self._launches.clear()
         if count not in self._launches:
-            start = self._memory.address(PARAMETERS)
+            start, stride = self._memory.address(PARAMETERS), count * _FIELD_BYTES
             places = {n: (start + i * stride, stride) for i, n in enumerate(self.dtypes)}
             places["logits"] = (self._memory.address(LOGITS), self._memory.num_bytes(LOGITS))
             self._launches[count] = self._program.prepare({"rows": count}, places)
         self._generation = self._memory.generation
         return self._launches[count]
+
+    def _ensure(self, num_bytes: int) -> Pinned:
+        if self._pinned is None or len(self._pinned.array) < num_bytes:
+            self.close()
+            self._pinned = self._driver.allocate_pinned(num_bytes, "sampling")
+        return self._pinned
 
     def close(self) -> None:
         """Free the pinned memory; safe to call twice."""

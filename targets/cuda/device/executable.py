@@ -21,9 +21,18 @@ from numpy.typing import NDArray
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Artifact
 from ...artifact.kernel_pack import PackedKernel
-from ...device import SAMPLED_ROW, STEP_FIELDS, Int32s, StepBatch, StepSizes, sizes_of
+from ...device import (
+    SAMPLED_ROW,
+    STEP_FIELDS,
+    Int32s,
+    LogitChanges,
+    StepBatch,
+    StepSizes,
+    sizes_of,
+)
 from ...dim_code import parse
 from .bound_program import BoundProgram
+from .choices import ADJUST, MASK, Choices
 from .draws import Draws
 from .driver import Driver
 from .kernel_table import KernelTable
@@ -46,7 +55,7 @@ STEP_SYMBOLS = frozenset({*StepSizes._fields, "num_pages"})
 
 
 class CudaExecutable:
-    """Implements `Executable`, `HasArgmax`, `HasSample`, `RunsAhead` and `WarmsUp`; one thread."""
+    """`Executable`, `HasArgmax`, `HasSample`, `RunsAhead`, `ChoosesLater` and `WarmsUp`."""
 
     def __init__(
         self,
@@ -100,10 +109,12 @@ class CudaExecutable:
         self._allocate_states(codes)
         self._in_flight: deque[Slot] = deque()
         self._latest: Slot | None = None
+        self._unchosen: Slot | None = None
         self._logits = DeviceLogits(self._reader, 0, 0, self.vocab_size)
         self._padded_rows = 0
         self.can_sample = SAMPLE in self._programs
         self.can_run_ahead = {SAMPLE, PLACE} <= set(self._programs)
+        self.can_choose_later = self.can_run_ahead and {ADJUST, MASK} <= set(self._programs)
         if STEP in self._programs:
             self._prepare_steps(_size(artifact, "model", "context_length"))
 
@@ -132,6 +143,9 @@ class CudaExecutable:
         if self.can_sample:
             self._draws = Draws(self._driver, self._stream, self._memory, self._programs[SAMPLE])
             self._resources.callback(self._draws.close)
+        if self.can_choose_later:
+            parts = (self._memory, self._programs, self._draws, self.vocab_size)
+            self._choices = Choices(self._driver, self._stream, *parts)
 
     def _allocate_states(self, codes: Sequence[ProgramCode]) -> None:
         """One region per state name, zeroed; entries that name the same state share it."""
@@ -162,7 +176,7 @@ class CudaExecutable:
         self._logits.expire()
         self._programs = {}
         self._in_flight.clear()
-        self._latest = None
+        self._latest = self._unchosen = None
         self._release()
 
     def step(self, batch: StepBatch) -> DeviceLogits:
@@ -171,31 +185,50 @@ class CudaExecutable:
 
     def submit(self, batch: StepBatch, rows: NDArray[np.void]) -> None:
         """Queue a step that chooses a token for each of its rows; see `RunsAhead`."""
-        if not self.can_run_ahead:
-            raise DeviceError(f"{self._driver.where}: this artifact cannot run steps ahead")
-        if len(rows) != len(batch.logit_rows):
-            raise DeviceError(
-                f"{self._driver.where}: submit: expected {len(batch.logit_rows)} rows,"
-                f" got {len(rows)}"
-            )
-        if len(self._in_flight) == MAX_IN_FLIGHT:
-            raise DeviceError(
-                f"{self._driver.where}: expected at most {MAX_IN_FLIGHT} steps in flight"
-                " (collect one first)"
-            )
+        self._check_ahead(self.can_run_ahead, len(rows), len(batch.logit_rows))
         is_greedy = ARGMAX in self._programs and bool((rows["top_k"] == 1).all())
         self._enqueue(batch, ARGMAX if is_greedy else SAMPLE, rows)
         self._in_flight.append(cast("Slot", self._latest))
 
+    def submit_unchosen(self, batch: StepBatch) -> None:
+        """Queue a step whose tokens `choose` will choose; see `ChoosesLater`."""
+        count = len(batch.logit_rows)
+        self._check_ahead(self.can_choose_later, count, count)
+        self._enqueue(batch, NO_ENDING, np.zeros(0, SAMPLED_ROW))
+        self._unchosen = self._latest
+        self._in_flight.append(cast("Slot", self._latest))
+
+    def choose(self, rows: NDArray[np.void], changes: LogitChanges) -> None:
+        """Queue the choice of a token for each row of the step before; see `ChoosesLater`."""
+        self._program(STEP)
+        slot, self._unchosen = self._unchosen, None
+        if slot is None or len(rows) != slot.num_rows:
+            raise DeviceError(
+                f"{self._driver.where}: choose: expected a step without tokens and its rows,"
+                f" got {len(rows)} rows for {slot.num_rows if slot else 'none'}"
+            )
+        if not slot.num_rows:
+            return
+        try:
+            self._choices.queue(slot, rows, self._padded_rows, changes)
+        except BaseException:
+            self._in_flight.remove(slot)  # its tokens are those of a step long gone
+            raise
+        ids = self._memory.address(IDS)
+        self._driver.copy_out(slot.ids_address, ids, 4 * slot.num_rows, self._stream)
+        slot.record(slot.num_rows, self._stream)
+
     def collect(self) -> Int32s:
         """Wait for the oldest step in flight; see `RunsAhead`."""
         self._program(STEP)
-        if not self._in_flight:
-            raise DeviceError(f"{self._driver.where}: collect: no step is in flight")
+        if not self._in_flight or self._in_flight[0] is self._unchosen:
+            what = "no step is in flight, or it has no tokens"
+            raise DeviceError(f"{self._driver.where}: collect: {what}")
         try:
             return self._in_flight.popleft().ids()
         except DeviceError:
             self._in_flight.clear()
+            self._unchosen = None
             raise
 
     def argmax(self, rows: Int32s) -> Int32s:
@@ -242,11 +275,25 @@ class CudaExecutable:
         """Device memory by purpose."""
         return self._memory.sizes()
 
+    def _check_ahead(self, can: bool, num_rows: int, expected: int) -> None:
+        """Refuse a step that cannot be queued."""
+        where = self._driver.where
+        if not can:
+            raise DeviceError(f"{where}: this artifact cannot run steps ahead")
+        if num_rows != expected:
+            raise DeviceError(f"{where}: submit: expected {expected} rows, got {num_rows}")
+        if len(self._in_flight) == MAX_IN_FLIGHT:
+            raise DeviceError(
+                f"{where}: expected at most {MAX_IN_FLIGHT} steps in flight (collect one first)"
+            )
+
     def _enqueue(
         self, batch: StepBatch, ending: str, rows: NDArray[np.void] | None = None
     ) -> DeviceLogits:
         self._program(STEP)
         driver = self._driver
+        if self._unchosen is not None:
+            raise DeviceError(f"{driver.where}: the step before has no tokens (choose them first)")
         sizes = sizes_of(batch, self.max_tokens, driver.where)
         recipe = self._book.get(sizes, ending)
         slot = self._ring.take(self._in_flight)

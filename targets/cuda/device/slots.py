@@ -25,6 +25,7 @@ class Slot:
     def __init__(self, driver: Driver, max_rows: int) -> None:
         self._driver = driver
         self._inputs: Pinned | None = None
+        self._choices: Pinned | None = None
         self._ids = driver.allocate_pinned(WORD * max_rows, "tokens")
         self.ids_address = self._ids.address
         self._id_array: Int32s = self._ids.array.view(np.int32)
@@ -58,6 +59,14 @@ class Slot:
             self._driver.free_pinned(self._inputs)
         self._inputs = self._driver.allocate_pinned(-(-num_bytes * 3 // 2 // 8) * 8, "inputs")
 
+    def choices(self, num_bytes: int) -> Pinned:
+        """Room for how the step's tokens are chosen."""
+        if self._choices is None or len(self._choices.array) < num_bytes:
+            if self._choices is not None:
+                self._driver.free_pinned(self._choices)
+            self._choices = self._driver.allocate_pinned(-(-num_bytes * 3 // 2 // 8) * 8, "choices")
+        return self._choices
+
     def record(self, num_rows: int, stream: Handle) -> None:
         """All work on this slot is queued."""
         self.num_rows = num_rows
@@ -81,6 +90,9 @@ class Slot:
         if self._inputs is not None:
             self._driver.free_pinned(self._inputs)
             self._inputs = None
+        if self._choices is not None:
+            self._driver.free_pinned(self._choices)
+            self._choices = None
         self._driver.free_pinned(self._ids)
         self._driver.free_event(self._event)
 
