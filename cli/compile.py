@@ -36,6 +36,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-selftest", action="store_true", help="leave out the self-test vectors and the proof"
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse ops that the target has no kernel for, instead of doing them on the host",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
     _add_numbers(parser)
     _add_report(parser)
@@ -160,6 +165,7 @@ def _choices(options: argparse.Namespace) -> dict[str, Any]:
         "round_weights": options.round_weights,
         "handwritten": not options.no_handwritten,
         "quant": options.quant,
+        "strict": options.strict,
     }
 
 

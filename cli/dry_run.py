@@ -68,13 +68,13 @@ def _options(target: str, choices: Mapping[str, Any]) -> tuple[Any, Options]:
 
 def _lowered(captured: Captured, target: str, choices: Mapping[str, Any]) -> dict[str, Any]:
     """Decisions for one target."""
-    from ..targets.backend import Explains
+    from ..targets.backend import Explains, facts_of
     from ..targets.decisions import decision_records
     from ..targets.lowering import entry_of, symbols_of_entry
     from ..targets.report import fusion_counts
 
     backend, options = _options(target, choices)
-    facts = backend.target(options)
+    facts = facts_of(backend, options, options.strict)
     graph, passes = optimize(captured, facts, options)
     explains = isinstance(backend, Explains)
     lowering = backend.lower(graph, facts, partial=True)
@@ -155,6 +155,10 @@ def summary_lines(report: Mapping[str, Any], written: Sequence[Path]) -> list[st
             f"  step     {bound} tokens: {bucket['launches']} launches, "
             f"{bucket['seconds'] * 1e3:.2f} ms modelled"
         )
+    lines += [
+        f"  on host  {op['op']} x{op['count']}: slow; --strict refuses it"
+        for op in report["on_host"]
+    ]
     for op in missing:
         reasons = "; ".join(f"{over['row']}: {over['reason']}" for over in op["passed_over"])
         where = f" at {op['source']}" if op["source"] else ""

@@ -102,7 +102,14 @@ def _result_lines(report: Mapping[str, Any]) -> list[str]:
         f"  fusions      {fusions or 'none'}",
         f"  kernels      {len(kernels)} for {', '.join(report['isas'])}, {tiled} of chosen tile",
         f"  step memory  {_memory_text(report['memory'])}",
+        *host_lines(report.get("host_ops", {})),
     ]
+
+
+def host_lines(host_ops: Mapping[str, int]) -> list[str]:
+    """What the target has no kernel for: worth a line of its own, as it is slow."""
+    names = ", ".join(f"{op} x{count}" for op, count in host_ops.items())
+    return [f"  on the host  {names} (slow; --strict refuses them)"] if names else []
 
 
 def _cost_lines(report: Mapping[str, Any]) -> list[str]:

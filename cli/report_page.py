@@ -85,6 +85,12 @@ def _attention(report: Record) -> str:
         for op in report["missing"]
     ]
     lines += [
+        f"<li>{badge('on the host', 'warn')} <code>{escape(op['op'])}</code> ×{op['count']}: "
+        f"{escape(_reasons(op) or 'the operator table has no row for it')}{_place(op)}. "
+        "NumPy computes it, slowly; --strict refuses it.</li>"
+        for op in report["on_host"]
+    ]
+    lines += [
         f"<li>{badge('limit', 'warn')} <code>{escape(op['op'])}</code> {escape(op['problem'])}: "
         f"{escape('; '.join(op['notes']))}</li>"
         for op in report["ops"]

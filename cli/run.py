@@ -10,6 +10,7 @@ import contextlib
 import io
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import RequestError
@@ -67,8 +68,9 @@ def run(options: argparse.Namespace) -> int:
         if prompt is None:
             return _chat(llm, options, params)
         generation = _answer(llm, options, [*_system(options), _user(prompt)], params)
+        host = host_lines(llm.engine.stats().host_ops)
     if options.stats:
-        print(stats_line(generation, loaded), file=sys.stderr)
+        print("\n".join([stats_line(generation, loaded), *host]), file=sys.stderr)
     return 0
 
 
@@ -170,6 +172,12 @@ def _question(is_interactive: bool) -> str | None:
         return None
     except UnicodeDecodeError as error:
         raise RequestError("standard input: expected UTF-8 text, got other bytes") from error
+
+
+def host_lines(host_ops: Mapping[str, tuple[int, float]]) -> list[str]:
+    """``[on the host: cumsum x24 in 0.010 s]``: the chip has no kernel for it."""
+    done = [f"{op} x{calls} in {seconds:.3f} s" for op, (calls, seconds) in host_ops.items()]
+    return [f"[on the host: {', '.join(done)}]"] if done else []
 
 
 def stats_line(generation: Any, loaded: float | None = None) -> str:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 
 from ..errors import PassError
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, Value
 from ..ir.target import Denied, Row, Target
+
+HOST_OPS = "host_ops"
+"""Feature of a target whose device stops for an op that no row takes, and lets the host do it."""
+HOST_ROW = "host-reference"
+HOST_KIND = "host"
+_PLAIN = frozenset(
+    ("f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool")
+)
+"""Types that NumPy references and devices pass each other."""
 
 
 @dataclass
@@ -36,17 +46,20 @@ def select_rows(
     """Pick the accepting row of highest priority for each node that reads an input or state.
 
     Nodes on parameters and constants alone are evaluated when weights are packed and need no row.
-    If any node has no row, `PassError` lists every such op with its count, place in the model and
-    reasons; with ``partial``, for reports, such nodes are `Selection.missing`.
+    A node that no row takes runs on the host by its reference, where the target has `HOST_OPS`. If
+    any is left, `PassError` lists every such op with its count, place in the model and reasons;
+    with ``partial``, for reports, such nodes are `Selection.missing`.
     """
     rows = _by_op(table)
     banned = {(d.op, d.name): d.reason for d in denied}
     static = graph.static_values()
     selection = Selection()
-    for node in graph.nodes:
-        if not any(v in static for v in node.outputs):
-            _select(node, target, rows.get(node.op.name, []), banned, selection)
     live = [node for node in graph.nodes if not any(v in static for v in node.outputs)]
+    states = _states(graph) if HOST_OPS in target.features else None
+    for node in live:
+        _select(node, target, rows.get(node.op.name, []), banned, selection)
+        if states is not None and node not in selection.chosen:
+            _fall_back(node, states, selection)
     selection.missing = [node for node in live if node not in selection.chosen]
     if not partial:
         _refuse_missing(target, selection)
@@ -80,6 +93,39 @@ def _select(
         reasons.append((row.name, reason))
     if reasons:
         selection.refused[node] = reasons
+
+
+def _states(graph: Graph) -> set[Value]:
+    """States, and what ops make of them."""
+    found = set(graph.states)
+    for node in graph.nodes:
+        types = {v.type for v in node.inputs if v in found}
+        found.update(v for v in node.outputs if v.type in types)
+    return found
+
+
+def _fall_back(node: Node, states: set[Value], selection: Selection) -> None:
+    reason = why_not_on_host(node, states)
+    if reason:
+        selection.refused.setdefault(node, []).append((HOST_ROW, reason))
+    else:
+        selection.chosen[node] = host_row(node.op.name)
+
+
+def why_not_on_host(node: Node, states: set[Value]) -> str:
+    """Why the host cannot do an op in place of the device, or ""."""
+    values = [*node.inputs, *node.outputs]
+    if any(v in states for v in values):
+        return "states stay on the device, in a layout of its own"
+    odd = [v.type for v in values if v.type.dtype.name not in _PLAIN]
+    return f"no plain NumPy type for {odd[0]}" if odd else ""
+
+
+@cache
+def host_row(op: str) -> Row:
+    """The row of an op that the host does: `Lowering` emits it."""
+    why = "no row of the table takes it; the host computes it by its reference"
+    return Row(op, HOST_ROW, HOST_KIND, -1, lambda node, target: "", why=why)
 
 
 def _refuse_missing(target: Target, selection: Selection) -> None:

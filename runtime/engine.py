@@ -191,6 +191,7 @@ class Engine:
             device_seconds=self._device_seconds,
             generated_tokens=self._num_generated,
             finished=dict(self._finished),
+            host_ops=self._executor.host_ops(),
             num_audits=self._audit.num_audits if self._audit else 0,
             num_audit_mismatches=self._audit.num_mismatches if self._audit else 0,
         )

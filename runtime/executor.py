@@ -21,6 +21,7 @@ from ..targets.device import (
     Int32s,
     Logits,
     RunsAhead,
+    host_ops_of,
 )
 from ..targets.registry import open_device
 from .admission import Limits, Policy
@@ -110,6 +111,10 @@ class Executor:
         if logits.shape != expected:
             raise DeviceError(f"step: expected logits of shape {expected}, got {logits.shape}")
         return logits
+
+    def host_ops(self) -> dict[str, tuple[int, float]]:
+        """Calls and seconds of the ops that the host did for the device."""
+        return host_ops_of(self.executable)
 
     def close(self) -> None:
         self.executable.close()

@@ -38,6 +38,8 @@ class Stats:
     device_seconds: float = 0.0
     finished: Mapping[str, int] = field(default_factory=dict)
     """Requests that ended, by reason."""
+    host_ops: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """Calls and seconds of ops that the host did for the device, which has no kernel for them."""
     num_audits: int = 0
     """Prefix-cache hits that were computed again without the cache."""
     num_audit_mismatches: int = 0

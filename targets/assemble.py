@@ -14,6 +14,8 @@ from .artifact import ArtifactWriter
 from .artifact.expand import FEATURE as EXPANDED
 from .artifact.fill import FEATURE as FILLS
 from .artifact.fill import Fill
+from .artifact.host_ops import FEATURE as HOST_FEATURE
+from .artifact.host_ops import MEMBER as HOST_MEMBER
 from .artifact.program import Program
 from .expanded import TypeOf, stacked, write_blocks
 from .kernel import Kernel
@@ -91,6 +93,8 @@ def write_artifact(
     records = kernel_records(parts.lowering, parts.libraries)
     writer.add_bytes("kernels.json", _json(records))
     writer.add_bytes("graph.txt", parts.graph_text.encode())
+    if parts.lowering.host_ops:
+        writer.add_bytes(HOST_MEMBER, _json(parts.lowering.host_ops))
     for name, data in parts.files.items():
         writer.add_bytes(f"tokenizer/{name}", data)
     if parts.selftest:
@@ -100,7 +104,7 @@ def write_artifact(
     writer.finish(
         {
             "format": [1, 0],
-            "features": _features(weights.values()),
+            "features": _features(weights.values()) + [HOST_FEATURE] * bool(parts.lowering.host_ops),
             "producer": parts.producer,
             "model": dict(parts.model),
             "target": {"name": parts.target, "page_size": parts.page_size, "variants": variants},

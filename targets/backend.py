@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -19,6 +20,7 @@ from ..ir.dtype import DType
 from ..ir.graph import Graph
 from ..ir.op import Array
 from ..ir.target import Target
+from ..passes.select_rows import HOST_OPS
 from .artifact.program import Program
 from .assemble import Library
 from .lowering import Lowering
@@ -111,6 +113,12 @@ class HasEmulator(Protocol):
 
     emulator: str
     """The device that stands in for it."""
+
+
+def facts_of(backend: Backend, choices: Choices, strict: bool) -> Target:
+    """The target's facts; ``strict``: without ops that the host does for it."""
+    facts = backend.target(choices)
+    return replace(facts, features=facts.features - {HOST_OPS}) if strict else facts
 
 
 def known_backends() -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from ..ir.dim import Dim, concrete, parse_dim, symbols_of
 from ..ir.graph import Node
 from ..ir.target import Row, Target
 from ..passes.choose_tiles import TileChoice
+from ..passes.select_rows import HOST_KIND
 from .artifact.program import Bucket, Call, Program
 from .kernel import Kernel
 from .lowering import Lowering, token_ranges
@@ -60,6 +61,7 @@ def decision_records(lowering: Lowering, program: Program) -> dict[str, Any]:
         "kernels": _kernel_records(lowering, program, timing),
         "buckets": [_bucket_record(i, bucket, timing) for i, bucket in enumerate(program.buckets)],
         "missing": _missing(lowering),
+        "on_host": _on_host(lowering),
     }
 
 
@@ -138,7 +140,7 @@ def _use_record(
 ) -> dict[str, Any]:
     """How one node runs in a bucket."""
     live = [call for call in calls if timing.programs(bucket, call)] or list(calls)
-    tiles = [tile_of(lowering, call.kernel) for call in live]
+    tiles = [tile_of(lowering, call.kernel) for call in live if call.kernel in lowering.kernels]
     times = timing.node(bucket, node, calls)
     return {
         "tiles": [tile for tile in tiles if tile],
@@ -172,19 +174,30 @@ def _missing(lowering: Lowering) -> list[dict[str, Any]]:
     found: dict[str, list[Node]] = {}
     for node in lowering.selection.missing:
         found.setdefault(node.op.name, []).append(node)
-    return [
-        {
-            "op": op,
-            "count": len(nodes),
-            "types": _types_text(nodes[0]),
-            "source": nodes[0].source or "",
-            "passed_over": [
-                {"row": name, "reason": why}
-                for name, why in lowering.selection.refused.get(nodes[0], [])
-            ],
-        }
-        for op, nodes in found.items()
-    ]
+    return [_op_summary(op, nodes, lowering) for op, nodes in found.items()]
+
+
+def _op_summary(op: str, nodes: Sequence[Node], lowering: Lowering) -> dict[str, Any]:
+    """An op without a row, its first place, and the reason of each row."""
+    return {
+        "op": op,
+        "count": len(nodes),
+        "types": _types_text(nodes[0]),
+        "source": nodes[0].source or "",
+        "passed_over": [
+            {"row": name, "reason": why}
+            for name, why in lowering.selection.refused.get(nodes[0], [])
+        ],
+    }
+
+
+def _on_host(lowering: Lowering) -> list[dict[str, Any]]:
+    """Ops that the host does, and why no row takes them."""
+    found: dict[str, list[Node]] = {}
+    for node, row in lowering.selection.chosen.items():
+        if row.kind == HOST_KIND:
+            found.setdefault(node.op.name, []).append(node)
+    return [_op_summary(op, nodes, lowering) for op, nodes in found.items()]
 
 
 # Kernels --------------------------------------------------------------------------------------
@@ -194,7 +207,8 @@ def _kernel_records(lowering: Lowering, program: Program, timing: _Timing) -> li
     uses: dict[str, list[tuple[int, Call]]] = {}
     for number, bucket in enumerate(program.buckets):
         for call in bucket.calls:
-            uses.setdefault(call.kernel, []).append((number, call))
+            if call.kernel in lowering.kernels:
+                uses.setdefault(call.kernel, []).append((number, call))
     return [
         _kernel_record(lowering.kernels[symbol], calls, lowering.tiles.get(symbol), timing)
         for symbol, calls in uses.items()

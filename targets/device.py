@@ -306,6 +306,30 @@ def host_ops_of(executable: object) -> dict[str, tuple[int, float]]:
     return {op: (count.calls, count.seconds) for op, count in executable.host_counts.items()}
 
 
+@dataclass
+class HostCount:
+    """How often the host did an op for the device, and its seconds, copies not included."""
+
+    calls: int = 0
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class CountsHostOps(Protocol):
+    """An `Executable` may offer this too: what the host did, as no kernel of the chip can."""
+
+    @property
+    def host_counts(self) -> Mapping[str, HostCount]:
+        """By name of the op; {} where the device does everything."""
+
+
+def host_ops_of(executable: object) -> dict[str, tuple[int, float]]:
+    """Calls and seconds of each op that the host did; {} where nothing is counted."""
+    if not isinstance(executable, CountsHostOps):
+        return {}
+    return {op: (count.calls, count.seconds) for op, count in executable.host_counts.items()}
+
+
 class Device(Protocol):
     """A chip of this machine."""
 

@@ -20,11 +20,13 @@ from ..ir.target import Target
 from ..ir.types import TensorType
 from ..passes.choose_tiles import TileChoice
 from ..passes.plan_memory import Life, MemoryPlan, cover, plan_memory
-from ..passes.select_rows import Selection
+from ..passes.select_rows import HOST_KIND, Selection
 from .artifact.program import Arg, Bucket, Buffer, Call, Program
+from .host_calls import host_graph, host_symbol, symbols_in
 from .kernel import NATIVE, NUMBERS, POINTERS, Kernel, argument_names
 from .result_copies import copied_results
 from .table import OperatorRow
+from .views import view_roots
 
 STEP = "step"
 """Entry point of decoders; others have ``forward``."""
@@ -74,12 +76,14 @@ class Lowering:
         """Programs that a target adds beside the graph's own; their kernels are in `kernels`."""
         self.weights: dict[tuple[Value, str], WeightUse] = {}
         self.tiles: dict[str, TileChoice] = {}
+        self.host_ops: dict[str, dict[str, object]] = {}
+        """Graph and sizes of each call that the host does, by symbol."""
         self.emitted: list[list[tuple[Node, int]]] = []
         """Per bucket: each node that emits, in order, and how many calls it became."""
         self.bucket = TokenRange(1, None)
         self.unshared_text = "0"
         self._static = graph.static_values()
-        self._root = _view_roots(graph, selection)
+        self._root = view_roots(graph, selection)
         results = [v for v in graph.outputs if self._root.get(v, v).kind != "state"]
         copies = copied_results(results, self._root, self._static)
         self._results = [copy or v for copy, v in zip(copies, results, strict=True)]
@@ -215,6 +219,19 @@ class Lowering:
         assert self._node is not None
         self._calls.append(Call(kernel.symbol, (x, y, z), args, self._node.op.name))
 
+    def call_host(self, node: Node) -> None:
+        """Let the host do a node by its reference: operands, results, then the sizes as numbers."""
+        graph = host_graph(node)
+        symbol = host_symbol(graph, node)
+        self.host_ops[symbol] = {"graph": graph.as_text(), "sizes": symbols_in(graph)}
+        values = (*dict.fromkeys(node.inputs), *node.outputs)
+        memory = [
+            (self.weight(v, "row", v.type.dtype.name) if v in self._static else self.memory(v)).arg
+            for v in values
+        ]
+        sizes = [Arg("i64", name) for name in symbols_in(graph)]
+        self._calls.append(Call(symbol, ("1", "1", "1"), (*memory, *sizes), node.op.name))
+
     # The whole program ----------------------------------------------------------------------
 
     def program(self, entry: str, symbols: tuple[str, ...]) -> Program:
@@ -245,10 +262,13 @@ class Lowering:
             row = self.selection.chosen.get(node)
             if row is None:
                 continue
-            if not isinstance(row, OperatorRow):
-                raise LoweringError(f"row {row.name} of {row.op}: expected one that emits calls")
             self._node, before = node, len(self._calls)
-            row.emit(node, self)
+            if isinstance(row, OperatorRow):
+                row.emit(node, self)
+            elif row.kind == HOST_KIND:
+                self.call_host(node)
+            else:
+                raise LoweringError(f"row {row.name} of {row.op}: expected one that emits calls")
             emitted.append((node, len(self._calls) - before))
         for copy in self._copies:
             self._copy_result(copy)
@@ -369,25 +389,6 @@ def token_ranges(bounds: tuple[int, ...]) -> list[TokenRange]:
     """The ranges that end at each bound, and the unbounded one after them."""
     lows = (1, *(b + 1 for b in bounds))
     return [TokenRange(low, high) for low, high in zip(lows, (*bounds, None), strict=True)]
-
-
-def _view_roots(graph: Graph, selection: Selection) -> dict[Value, Value]:
-    """Values in another value's memory: results of "view" rows and next versions of states."""
-    roots: dict[Value, Value] = {}
-    for node in graph.nodes:
-        row = selection.chosen.get(node)
-        for output in node.outputs if row is not None else ():
-            source = _source(node, output, row.kind == "view" if row else False, roots)
-            if source is not None:
-                roots[output] = roots.get(source, source)
-    return roots
-
-
-def _source(node: Node, output: Value, is_view: bool, roots: Mapping[Value, Value]) -> Value | None:
-    if is_view:
-        return node.inputs[0]
-    states = [v for v in node.inputs if roots.get(v, v).kind == "state"]
-    return next((v for v in states if v.type == output.type), None)
 
 
 def _first_param(value: Value) -> str:

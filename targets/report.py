@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..ir.graph import Graph
+from ..passes.select_rows import HOST_ROW
 from .assemble import Parts, kernel_records
 from .costs import cost_records
 
@@ -31,6 +32,7 @@ def make_report(
             "fusions": fusion_counts(step),
         },
         "rows": _rows(parts),
+        "host_ops": _host_ops(parts),
         "kernels": kernel_records(parts.lowering, parts.libraries),
         "costs": cost_records(parts.lowering, parts.program),
         "memory": {
@@ -60,6 +62,12 @@ def fusion_counts(graph: Graph) -> dict[str, int]:
             if node.op.name == "linear" and getattr(node.op, epilogue):
                 counts[f"linear+{epilogue.removeprefix('has_')}"] += 1
     return dict(sorted(counts.items()))
+
+
+def _host_ops(parts: Parts) -> dict[str, int]:
+    """Ops that the host does, as the target has no kernel for them, and how many of each."""
+    counts = parts.lowering.selection.counts()
+    return {op: count for (op, row), count in sorted(counts.items()) if row == HOST_ROW}
 
 
 def _rows(parts: Parts) -> list[dict[str, Any]]:

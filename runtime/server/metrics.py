@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -215,6 +215,8 @@ class ServerCollector(Collector):
         audits.add_metric(["equal"], stats.num_audits - stats.num_audit_mismatches)
         audits.add_metric(["different"], stats.num_audit_mismatches)
         yield audits
+        if stats.host_ops:
+            yield from host_op_families(stats.host_ops)
         counters = (
             ("sglk_prompt_tokens", "Prompt tokens of answers that started.", stats.prompt_tokens),
             ("sglk_cached_tokens", "Of these, taken from the prefix cache.", stats.cached_tokens),
@@ -223,6 +225,16 @@ class ServerCollector(Collector):
             ("sglk_steps", "Steps of the engine.", stats.num_steps),
         )
         yield from (CounterMetricFamily(*counter) for counter in counters)
+
+
+def host_op_families(host_ops: Mapping[str, tuple[int, float]]) -> Iterator[Metric]:
+    """Ops that the host does for the device: none on most models."""
+    calls = CounterMetricFamily("sglk_host_ops", "Ops done by the host.", labels=["op"])
+    seconds = CounterMetricFamily("sglk_host_op_seconds", "Time of them.", labels=["op"])
+    for op, (count, took) in host_ops.items():
+        calls.add_metric([op], count)
+        seconds.add_metric([op], took)
+    yield from (calls, seconds)
 
 
 DEGRADED = ("audit", "device", "engine", "pages", "queue", "slow_step", "stalled")

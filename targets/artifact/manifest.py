@@ -14,6 +14,7 @@ from .expand import FEATURE as EXPANDED
 from .expand import check_expand
 from .fill import DTYPES as FILLED
 from .fill import FEATURE as FILLS
+from .host_ops import FEATURE as HOST_OPS
 from .fill import Fill
 from .schema import (
     as_dict,
@@ -27,7 +28,7 @@ from .schema import (
 
 FORMAT = (1, 0)
 """Format version this code writes; it reads every minor version of the same major one."""
-KNOWN_FEATURES = frozenset({FILLS, EXPANDED})
+KNOWN_FEATURES = frozenset({FILLS, EXPANDED, HOST_OPS})
 """Features an artifact may require."""
 REQUIRED = ("format", "features", "producer", "model", "target", "programs", "weights", "members")
 _MODEL_SIZES = ("vocab_size", "context_length", "num_layers", "num_kv_heads", "head_dim")

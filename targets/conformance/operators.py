@@ -19,6 +19,7 @@ from ...ir.graph import Graph, Node, Value
 from ...ir.interpret import interpret
 from ...ir.op import Array
 from ...ir.rewrite import clone
+from ...passes.select_rows import HOST_OPS, HOST_ROW
 from ..device import Executable
 from ..table import OperatorRow
 from .case import Case
@@ -39,10 +40,12 @@ class Trial:
 
     case: Case
     row: OperatorRow | None = None
+    on_host: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.case.name} by {self.row.name}" if self.row else self.case.name
+        by = self.row.name if self.row else HOST_ROW if self.on_host else ""
+        return f"{self.case.name} by {by}" if by else self.case.name
 
 
 def check_ops(chip: Chip, quick: bool = False, wanted: Sequence[str] = ()) -> Iterator[Outcome]:
@@ -58,11 +61,20 @@ def check_ops(chip: Chip, quick: bool = False, wanted: Sequence[str] = ()) -> It
         except VerifyError as error:
             yield Outcome(SECTION, op, "failed", f"the kit's own case does not fit: {error}")
             continue
+        taken = taken or _on_host(chip, cases)
         if not taken:
             yield Outcome(SECTION, op, "absent", _why_absent(chip, op, cases))
         trials += _first_of_each_row(taken, seen) if quick else taken
     for start in range(0, len(trials), BATCH):
         yield from _judge(chip, trials[start : start + BATCH])
+
+
+def _on_host(chip: Chip, cases: Sequence[Case]) -> list[Trial]:
+    """One case of an op without a row, where the host does such ops: what it gets, and what it gives
+    back."""
+    has_host = HOST_OPS in chip.target.features and chip.table
+    first = next((case for case in cases if not _refused(chip, case)), None) if has_host else None
+    return [Trial(first, on_host=True)] if first else []
 
 
 def _first_of_each_row(trials: Sequence[Trial], seen: set[tuple[str, str]]) -> list[Trial]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ...ir.dtype import BF16, BOOL, F16, F32, I8, I32, I64
 from ...ir.target import MemoryLevel, Target, Unit
+from ...passes.select_rows import HOST_OPS
 from .capabilities import Chip
 
 PADDED_ROWS = 64
@@ -52,6 +53,7 @@ def kunlun_target(chip: Chip, *, batch_invariant: bool = True) -> KunlunTarget:
         page_size=chip.page_size,
         token_buckets=TOKEN_BUCKETS,
         fused_ops=FUSED_OPS,
+        features=frozenset({HOST_OPS}),
         handwritten=False,
         batch_invariant=batch_invariant,
         chip=chip,

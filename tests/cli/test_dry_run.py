@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -103,14 +104,36 @@ def test_a_configured_fact_moves_the_tiles(captured: Any, tmp_path: Path) -> Non
 def test_the_older_architecture_lists_what_it_lacks(captured: Any) -> None:
     with knobs.override(verify=False):
         report = dry_run._lowered(captured, "kunlun:xpu2", {"dtype": "fp16"})
-    missing = {op["op"]: op for op in report["missing"]}
-    assert set(missing) == {"linear", "gated_linear", "paged_attention"}
-    reasons = [over["reason"] for over in missing["linear"]["passed_over"]]
+    on_host = {op["op"]: op for op in report["on_host"]}
+    assert set(on_host) == {"linear", "gated_linear"}
+    reasons = [over["reason"] for over in on_host["linear"]["passed_over"]]
     assert any("row kernels only" in reason for reason in reasons)
+    (missing,) = report["missing"]
+    assert missing["op"] == "paged_attention"
+    assert missing["count"] == 2
+    assert "modeling_llama.py:" in missing["source"]
+    assert missing["todo"].startswith("compile for cpu or cuda, with rows for paged_attention; ")
     assert any(op["op"] == "rmsnorm" for op in report["ops"])
     page = page_text({**report, "path": "m", "model": vars(captured.info), "producer": "p",
                       "seconds": 1.0})  # fmt: skip
     assert "ops that nothing here can do" in page
+
+
+@pytest.mark.parametrize("target", ["kunlun:xpu2", "cuda:sm90", "cpu:x86_64_v3"])
+def test_strict_lists_all_ops_without_a_row_on_any_target(
+    captured: Any, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = target.partition(":")[0]
+    module = importlib.import_module(f"sglk.targets.{name}.compile")
+    rows = tuple(row for row in module.TABLE if row.op != "rmsnorm")
+    monkeypatch.setattr(module, "TABLE", rows)
+    with knobs.override(verify=False):
+        report = dry_run._lowered(captured, target, {"strict": True})
+    missing = {op["op"]: op for op in report["missing"]}
+    assert report["on_host"] == []
+    assert missing["rmsnorm"]["passed_over"] == []
+    assert "modeling_llama.py:" in missing["rmsnorm"]["source"]
+    assert "compile for" in missing["rmsnorm"]["todo"]
 
 
 def test_the_report_works_for_the_cpu_too(captured: Any) -> None:

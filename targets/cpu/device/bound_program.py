@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ....errors import DeviceError
 from ...artifact import Buffer
 from ...dim_code import DimExpr, parse
+from .host_calls import HostCalls
 from .library import ARENA_TOO_SMALL, OK, Library, Step
 from .memory import Memory
 from .plan_code import ARENA, PlanCode
@@ -62,7 +63,9 @@ class BoundProgram:
         arena: Memory,
         regions: Mapping[tuple[str, str], NDArray[np.uint8]],
         num_pages: int,
+        host: HostCalls | None = None,
     ) -> None:
+        self._host = host
         self.entry = code.entry
         self.symbols = code.symbols
         self.own_symbols = code.own_symbols
@@ -83,7 +86,7 @@ class BoundProgram:
         self._values = np.zeros(max(1, len(self.symbols)), np.int64)
         self._times = np.zeros((0, 0), np.int64)
         self._scratch = np.zeros(0, np.int64)
-        self.plan = library.create_plan(self._code)
+        self.plan = library.create_plan(self._code, host.addresses if host else {})
         self._step = Step()
         self._step.symbols = self._values.ctypes.data
         self._step.bases = self._bases.ctypes.data
@@ -137,6 +140,8 @@ class BoundProgram:
             known = dict(zip(self.symbols, self._values.tolist(), strict=False))
             message = self._step.message.decode()
             raise DeviceError(f"cpu: program {self.entry}: {message} (with {known})")
+        if self._host is not None:
+            self._host.raise_failure()
         if self._scratch.size:
             self._times[self._step.bucket] += self._scratch
             self._scratch[:] = 0

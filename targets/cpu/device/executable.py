@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Artifact
-from ...device import STEP_FIELDS, Int32s, StepBatch, arrays_of, sizes_of
+from ...artifact.host_ops import HostOps
+from ...device import STEP_FIELDS, HostCount, Int32s, StepBatch, arrays_of, sizes_of
 from ...dim_code import parse
 from .bound_program import Array, BoundProgram, CallTime
+from .host_calls import HostCalls
 from .library import Library
 from .memory import Memory
 from .plan_code import PlanCode
@@ -50,6 +52,9 @@ class CpuExecutable:
         self.vocab_size = _size(artifact, "model", "vocab_size")
         self._programs: dict[str, BoundProgram] = {}
         self._step_bases: list[int] = []
+        host_ops = HostOps.of(artifact)
+        self.host_counts: Mapping[str, HostCount] = host_ops.counts
+        host = HostCalls(host_ops) if host_ops.ops else None
         self._pool = library.create_pool(num_threads)
         # Not only `close`: an executable that is merely dropped ends its threads too.
         self._release = weakref.finalize(self, library.close)
@@ -57,7 +62,7 @@ class CpuExecutable:
         plans = [plan_of(artifact, entry) for entry in artifact.entries]
         self._regions = regions = _weights(artifact, plans) | self._states(plans)
         for plan in plans:
-            bound = BoundProgram(plan, library, self._arena, regions, num_pages)
+            bound = BoundProgram(plan, library, self._arena, regions, num_pages, host)
             self._programs[plan.entry] = bound
             if plan.entry == STEP:
                 check_step_program(plan, self.page_size)

@@ -11,8 +11,9 @@ import contextlib
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -127,11 +128,12 @@ class Library:
         except AttributeError as error:
             raise ArtifactError(f"{self.where}: expected the symbol {name} in it") from error
 
-    def addresses(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """Addresses of kernels."""
-        functions = [self._function(name) for name in names]
-        pointers = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
-        return np.array(pointers, np.int64)
+    def addresses(self, names: Sequence[str], known: Mapping[str, int]) -> NDArray[np.int64]:
+        """Addresses of kernels, some of which are ``known``."""
+        return np.array([known.get(name) or self._address(name) for name in names], np.int64)
+
+    def _address(self, name: str) -> int:
+        return ctypes.cast(self._function(name), ctypes.c_void_p).value or 0
 
     def create_pool(self, num_threads: int) -> int:
         """A pool of `num_threads` threads, the caller's included."""
@@ -139,9 +141,9 @@ class Library:
         self._owned.callback(self._library.sglk_pool_destroy, pool)
         return pool
 
-    def create_plan(self, code: PlanCode) -> int:
-        """A plan ready to run."""
-        kernels = self.addresses(code.kernels)
+    def create_plan(self, code: PlanCode, known: Mapping[str, int] = MappingProxyType({})) -> int:
+        """A plan ready to run; ``known``: addresses of functions that are not in the library."""
+        kernels = self.addresses(code.kernels, known)
         words = code.words
         plan = self._create(
             self._library.sglk_plan_create,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ....errors import DeviceError
 from ...artifact import Buffer, Program
+from ...artifact.host_ops import HostOps
 from .launch_list import LaunchList, Region
 from .player import Player
 from .xpu import LoadedKernel, Xpu
@@ -65,12 +66,13 @@ class BoundProgram:
         arena: Block,
         num_pages: int,
         player: Player | None = None,
+        host: HostOps | None = None,
     ) -> None:
         self.program = program
         self._xpu = xpu
         self._fixed = dict(regions)
         self._arena = arena
-        self.launches = LaunchList(program, xpu, kernels, num_pages, player)
+        self.launches = LaunchList(program, xpu, kernels, num_pages, player, host)
         self._inputs, self._outputs = Block(xpu), Block(xpu)
         for buffer in (*program.inputs, *program.outputs):
             if buffer.dtype not in DTYPES:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Artifact, Program
+from ...artifact.host_ops import HostOps
 from ...artifact.kernel_pack import PackedKernel
-from ...device import Int32s, StepBatch
+from ...device import HostCount, Int32s, StepBatch
 from ...dim_code import parse
 from .bound_program import Array, Block, BoundProgram
 from .error_table import LOST
@@ -49,7 +50,10 @@ class KunlunExecutable:
         self._lost = ""
         self._logits = np.zeros((0, self.vocab_size), np.float32)
         programs = [artifact.program(entry) for entry in artifact.entries]
-        needed = dict.fromkeys(name for program in programs for name in program.kernels)
+        host = HostOps.of(artifact)
+        self.host_counts: Mapping[str, HostCount] = host.counts
+        named = dict.fromkeys(name for program in programs for name in program.kernels)
+        needed = [name for name in named if name not in host]
         missing = [name for name in needed if name not in kernels]
         if missing:
             raise ArtifactError(f"{artifact.path}: its kernels lack {missing[:5]}")
@@ -60,7 +64,7 @@ class KunlunExecutable:
         arena = Block(xpu)
         self._programs = {
             program.entry: BoundProgram(
-                program, xpu, loaded, self._regions, arena, num_pages, self._player
+                program, xpu, loaded, self._regions, arena, num_pages, self._player, host
             )
             for program in programs
         }

@@ -1,13 +1,14 @@
 """From a `Program` and the sizes of a step to launches with ready parameter blocks.
 
 A step of sizes that were seen before costs no arithmetic: one call of the artifact's player, or,
-where an artifact has none, three calls of the runtime per kernel.
+where an artifact has none, three calls of the runtime per kernel. Ops that the host does split a
+step: the stream is waited for, operands are copied here and results back.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Arg, Bucket, Buffer, Call, Program
+from ...artifact.host_ops import HostOps, SizedOp
 from ...dim_code import DimExpr, parse
 from .player import LAUNCH, Player
 from .xpu import LoadedKernel, Xpu, parameter_block
@@ -44,6 +46,17 @@ class Launches:
         return Launches(np.array(rows, LAUNCH), np.frombuffer(joined or b"\0", np.uint8))
 
 
+@dataclass(frozen=True)
+class HostCall:
+    """An op of known sizes, and where its operands and results are on the device."""
+
+    op: SizedOp
+    addresses: tuple[int, ...]
+
+
+Part = Launches | HostCall
+
+
 class LaunchList:
     """The launches of one program on one device."""
 
@@ -54,15 +67,17 @@ class LaunchList:
         kernels: Mapping[str, LoadedKernel],
         num_pages: int,
         player: Player | None = None,
+        host: HostOps | None = None,
     ) -> None:
         self.program = program
         self._xpu = xpu
+        self._host = host or HostOps(program.entry, {})
         self._player = player
         self._kernels = kernels
         self._num_pages = num_pages
         self._dims: dict[str, DimExpr] = {}
         self._temps = {buffer.name: buffer for buffer in program.temps}
-        self._ready = collections.OrderedDict[tuple[object, ...], Launches]()
+        self._ready = collections.OrderedDict[tuple[object, ...], list[Part]]()
 
     def size(self, text: str, symbols: Mapping[str, int]) -> int:
         """The value of a size."""
@@ -88,7 +103,7 @@ class LaunchList:
 
     def resolve(
         self, symbols: Mapping[str, int], regions: Mapping[tuple[str, str], Region]
-    ) -> Launches:
+    ) -> list[Part]:
         """Launches for these sizes and places of memory, made once and kept."""
         places = tuple(regions[key] for key in regions if key[0] in ("arena", "input", "output"))
         key = (tuple(symbols.values()), places)
@@ -96,14 +111,53 @@ class LaunchList:
         if found is None:
             bucket = self.bucket(symbols)
             self._check_extents(bucket, symbols, regions)
-            ready = [one for c in bucket.calls for one in self._call(c, symbols, regions)]
-            found = self._ready[key] = Launches.of(ready)
+            found = self._ready[key] = self._parts(bucket, symbols, regions)
             if len(self._ready) > KEPT:
                 self._ready.popitem(last=False)
         return found
 
-    def run(self, launches: Launches) -> None:
-        """Queue all of them."""
+    def _parts(
+        self, bucket: Bucket, symbols: Mapping[str, int], regions: Mapping[tuple[str, str], Region]
+    ) -> list[Part]:
+        """Runs of launches, and between them what the host does."""
+        parts: list[Part] = []
+        ready: list[tuple[LoadedKernel, int, int, bytes]] = []
+        for call in bucket.calls:
+            if call.kernel not in self._host:
+                ready += self._call(call, symbols, regions)
+                continue
+            parts += [Launches.of(ready), self._host_call(call, symbols, regions)]
+            ready = []
+        return [*parts, Launches.of(ready)]
+
+    def _host_call(
+        self, call: Call, symbols: Mapping[str, int], regions: Mapping[tuple[str, str], Region]
+    ) -> HostCall:
+        values = [int(self._argument(arg, symbols, regions)) for arg in call.args]
+        pointers = self._host.ops[call.kernel].num_pointers
+        sized = self._host.sized(call.kernel, values[pointers:])
+        return HostCall(sized, tuple(values[:pointers]))
+
+    def run(self, parts: Sequence[Part]) -> None:
+        """Queue all of them; the host's are done at once."""
+        for part in parts:
+            if isinstance(part, Launches):
+                self._launch(part)
+            else:
+                self._compute(part)
+
+    def _compute(self, call: HostCall) -> None:
+        self._xpu.wait()
+        inputs = call.op.inputs
+        arrays = [np.empty(place.nbytes, np.uint8) for place in inputs]
+        for array, address in zip(arrays, call.addresses, strict=False):
+            self._xpu.download(array, address)
+        given = [place.of(array) for place, array in zip(inputs, arrays, strict=True)]
+        results = self._host.compute(call.op, given)
+        for result, address in zip(results, call.addresses[len(inputs) :], strict=True):
+            self._xpu.upload(address, result)
+
+    def _launch(self, launches: Launches) -> None:
         if self._player is not None:
             self._player.play(launches.rows, launches.blocks, self._xpu.stream)
             return
