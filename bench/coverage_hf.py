@@ -17,16 +17,15 @@ from __future__ import annotations
 import argparse
 import collections
 import json
-import multiprocessing
 import re
 import sys
 import time
-import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sglk.bench.coverage_case import Row, check
+from sglk.bench.forked import Crash, run_forked
 from sglk.bench.tiny_config import causal_types
 from sglk.frontend import capture  # noqa: F401 - imported once, before the processes fork
 from sglk.passes import pipeline  # noqa: F401
@@ -69,44 +68,8 @@ def _options() -> argparse.Namespace:
 
 def isolated(model_type: str, full: bool, limit: float) -> Row:
     """`check` in a forked process: torch and transformers are imported once."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(sender, model_type, full))
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv() if receiver.poll(limit) else _late(model_type, limit)
-    except EOFError:
-        process.join()
-        return Row(model_type, "crash", f"the process died with exit code {process.exitcode}")
-    finally:
-        if process.is_alive():
-            process.join(1)
-        if process.is_alive():
-            process.kill()
-        process.join()
-
-
-def _late(model_type: str, limit: float) -> Row:
-    return Row(model_type, "crash", f"not done after {limit:g} s")
-
-
-def _child(sender: Any, model_type: str, full: bool) -> None:
-    import logging
-    import warnings
-
-    import torch
-
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    try:
-        row = check(model_type, full)
-    except Exception as error:  # noqa: BLE001 - a crash is a row
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(last.filename).name}:{last.lineno}"
-        row = Row(model_type, "crash", f"{type(error).__name__}: {error} at {where}")
-    sender.send(row)
+    row = run_forked(check, model_type, full, limit=limit)
+    return Row(model_type, "crash", row.reason) if isinstance(row, Crash) else row
 
 
 # The table ----------------------------------------------------------------------------------

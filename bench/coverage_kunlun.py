@@ -1,12 +1,12 @@
 """Which causal language models of transformers have a row for every op on Kunlun; nothing compiles.
 
-    python bench/coverage_kunlun.py [--only llama,gpt_oss] [--json FILE] [--limit SECONDS]
+    python bench/coverage_kunlun.py [--only llama,gpt_oss] [--markdown docs/coverage-kunlun.md]
 
 Every model type of `coverage_hf.py`, made tiny by the same rules, goes through the dry run
-(`sglk-compile CONFIG --target kunlun --dry-run`). A type is ``supported`` (rows of Kunlun's own
-for every op), ``fallbacks`` (some ops by the plain rows that all chips share, named), ``missing``
-(ops without a row, named), ``refused`` (capture or a pass says why), or ``crash``. Numbers are not
-compared here: emulated or not, no kernel runs.
+(`sglk-compile CONFIG --target kunlun --dry-run`). A type is ``supported`` (a kernel of the chip for
+every op), has ``fallbacks`` (ops that the host does, named), or is ``refused`` (capture, a pass, or
+ops that neither can do: why). ``unbuilt``: the rules make no configuration that transformers takes.
+Numbers are not compared here: emulated or not, no kernel runs. Ten minutes on two idle cores.
 """
 
 from __future__ import annotations
@@ -14,109 +14,113 @@ from __future__ import annotations
 import argparse
 import collections
 import json
-import multiprocessing
 import sys
 import tempfile
 import time
-import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from sglk import knobs
+from sglk.bench.forked import Crash, run_forked
 from sglk.bench.tiny_config import causal_types, tiny_config
 from sglk.cli.dry_run import lowering_report
-from sglk.frontend import capture  # noqa: F401 - imported once, before the processes fork
-from sglk.passes import pipeline  # noqa: F401
-from transformers import AutoModelForCausalLM  # noqa: F401
+from sglk.errors import SglkError
 
-KINDS = ("supported", "fallbacks", "missing", "refused", "crash", "unbuilt")
-SHARED = "triton-"
-"""What names of rows that all chips share begin with."""
+KINDS = ("supported", "fallbacks", "refused", "unbuilt", "crash")
+WARM = "llama"
+"""The type that the parent reports first: its children have the imports and the tiles chosen."""
 
 
-def check(model_type: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Row:
+    """``reason``: the ops of the host, or why there is no program."""
+
+    status: str
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def check(model_type: str, target: str = "kunlun") -> Row:
     """Status and reason of one type."""
     try:
         config = tiny_config(model_type)
     except Exception as error:  # noqa: BLE001 - transformers' own code, of any quality
-        return {"status": "unbuilt", "reason": f"{type(error).__name__}: {error}"}
-    with tempfile.TemporaryDirectory() as folder:
+        return Row("unbuilt", f"{type(error).__name__}: {error}")
+    with tempfile.TemporaryDirectory() as folder, knobs.override(verify=False):
         config.save_pretrained(folder)
-        report = lowering_report(folder, "kunlun", compare=False)
+        try:
+            report = lowering_report(folder, target, compare=False)
+        except SglkError as error:
+            return Row("refused", str(error))
     if report.get("error"):
-        return {"status": "refused", "reason": report["error"]}
-    missing = [
-        f"{op['op']} ({'; '.join(over['reason'] for over in op['passed_over']) or 'no row'})"
-        for op in report["missing"]
-    ]
-    if missing:
-        return {"status": "missing", "reason": "; ".join(missing)}
-    shared = sorted({op["row"] for op in report["ops"] if str(op["row"]).startswith(SHARED)})
-    return {"status": "fallbacks" if shared else "supported", "reason": ", ".join(shared)}
+        return Row("refused", report["error"])
+    if report["missing"]:
+        return Row("refused", "; ".join(map(_missing, report["missing"])))
+    host = ", ".join(f"{op['op']} x{op['count']}" for op in report["on_host"])
+    return Row("fallbacks" if host else "supported", host)
 
 
-def isolated(model_type: str, limit: float) -> dict[str, Any]:
-    """`check` in a forked process: a crash or a hang is a row."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(sender, model_type))
-    process.start()
-    sender.close()
-    try:
-        if receiver.poll(limit):
-            row: dict[str, Any] = receiver.recv()
-            return row
-        return {"status": "crash", "reason": f"not done after {limit:g} s"}
-    except EOFError:
-        return {"status": "crash", "reason": "the process died"}
-    finally:
-        process.kill()
-        process.join()
+def _missing(op: Mapping[str, object]) -> str:
+    over = op["passed_over"]
+    assert isinstance(over, list)
+    reasons = "; ".join(str(each["reason"]) for each in over)
+    return f"no row for {op['op']} x{op['count']} ({reasons or 'none in the table'})"
 
 
-def _child(sender: Any, model_type: str) -> None:
-    import logging
-    import warnings
+def timed(model_type: str, target: str, limit: float) -> Row:
+    start = time.perf_counter()
+    row = run_forked(check, model_type, target, limit=limit)
+    if isinstance(row, Crash):
+        row = Row("crash", row.reason)
+    return Row(row.status, row.reason, round(time.perf_counter() - start, 1))
 
-    import torch
-    from sglk.errors import SglkError
 
-    logging.disable(logging.CRITICAL)
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    try:
-        row = check(model_type)
-    except SglkError as error:
-        row = {"status": "refused", "reason": str(error)}
-    except Exception as error:  # noqa: BLE001 - a crash is a row
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(last.filename).name}:{last.lineno}"
-        row = {"status": "crash", "reason": f"{type(error).__name__}: {error} at {where}"}
-    sender.send(row)
+def counts(rows: Mapping[str, Row]) -> str:
+    found = collections.Counter(row.status for row in rows.values())
+    return ", ".join(f"{found[kind]} {kind}" for kind in KINDS)
+
+
+def markdown(rows: Mapping[str, Row]) -> str:
+    """The table for people."""
+    lines = [
+        "# Hugging Face causal LMs on Kunlun", "",
+        "Made by `python bench/coverage_kunlun.py --markdown docs/coverage-kunlun.md`: a dry run of",
+        "every type, tiny by rule, for kunlun:xpu3; no kernel ran. supported: a kernel of the chip",
+        "for every op; fallbacks: ops that the host does.", "",
+        f"{counts(rows)}; {len(rows)} types.", "",
+        "| type | result | ops on the host, or the reason |", "|---|---|---|",
+    ]  # fmt: skip
+    for name, row in sorted(rows.items()):
+        reason = " ".join(row.reason.split())[:200].replace("|", "/")
+        lines.append(f"| {name} | {row.status} | {reason} |")
+    return "\n".join([*lines, ""])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--only", help="model types, comma-separated")
+    parser.add_argument("--target", default="kunlun", help="chip and arch (default: kunlun)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows; kept ones stay")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for each type")
     options = parser.parse_args()
     file: Path | None = options.json
-    rows: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file and file.exists() else {}
+    kept = json.loads(file.read_text()) if file and file.exists() and not options.only else {}
+    rows = {name: Row(**row) for name, row in kept.items()}
     types = options.only.split(",") if options.only else causal_types()
-    for model_type in types:
-        if model_type in rows and not options.only:
-            continue
-        start = time.perf_counter()
-        row = isolated(model_type, options.limit)
-        rows[model_type] = row
-        text = " ".join(row["reason"].split())[:160]
-        seconds = time.perf_counter() - start
-        print(f"{model_type:26} {row['status']:9} {seconds:6.1f} s  {text}", flush=True)
+    check(WARM, options.target)
+    for model_type in (t for t in types if t not in rows):
+        row = rows[model_type] = timed(model_type, options.target, options.limit)
+        text = " ".join(row.reason.split())[:160]
+        print(f"{model_type:26} {row.status:9} {row.seconds:6.1f} s  {text}", flush=True)
         if file:
-            file.write_text(json.dumps(rows, indent=0, sort_keys=True))
-    found = collections.Counter(rows[t]["status"] for t in types)
-    print(", ".join(f"{found[kind]} {kind}" for kind in KINDS))
-    return 1 if found["crash"] else 0
+            named = {name: asdict(each) for name, each in rows.items()}
+            file.write_text(json.dumps(named, indent=0, sort_keys=True))
+    print(counts(rows))
+    if options.markdown:
+        options.markdown.write_text(markdown(rows))
+    return 1 if any(row.status == "crash" for row in rows.values()) else 0
 
 
 if __name__ == "__main__":
