@@ -173,7 +173,8 @@ def load_prompts(path: Path) -> list[Prompt]:
     with sglk.load(path) as llm:
         context = llm.engine.limits.max_context
         tokenizer = llm.tokenizer
-        return make_prompts(lambda text: tokenizer.encode(text, context=context), llm.chat_ids)
+        render = llm.chat_ids if llm.chat_template else None
+        return make_prompts(lambda text: tokenizer.encode(text, context=context), render)
 
 
 def evenly(prompts: Sequence[Prompt], count: int) -> list[Prompt]:

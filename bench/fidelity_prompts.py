@@ -104,10 +104,11 @@ WINDS = ("north", "south-east", "west", "east", "south", "north-west")
 LENGTHS = (("prose 250", 250), ("report 600", 600), ("report 1200", 1200), ("mixed 2000", 2000))
 
 
-def make_prompts(encode: Encode, render: Render) -> list[Prompt]:
-    """All prompts, shortest kinds first."""
+def make_prompts(encode: Encode, render: Render | None) -> list[Prompt]:
+    """All prompts, shortest kinds first; no chat for a model without a template (``render``)."""
     prompts = [Prompt(name, tuple(encode(text))) for name, text in TEXTS]
-    prompts.append(Prompt("chat of 6 turns", tuple(render(CHAT))))
+    if render is not None:
+        prompts.append(Prompt("chat of 6 turns", tuple(render(CHAT))))
     prose, report = encode(PROSE), encode(_report(120))
     sources = (prose, report, report, [*prose, *report])
     long = zip(LENGTHS, sources, strict=True)
