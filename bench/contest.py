@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sglk.bench import peers
 from sglk.targets.artifact import Artifact
@@ -108,6 +108,47 @@ def measure(contender: Contender, scenario: Scenario, threads: int) -> Result | 
             return (complaints.read().strip().splitlines() or [f"status {status}"])[-1]
     record: Result = json.loads(lines[-1])
     return {**record, "peak_rss_bytes": usage.ru_maxrss * 1024}
+
+
+class Residents:
+    """Measures; peers that take a minute to load stay in a process each, until it is closed.
+
+    Such a process has no peak memory of one scenario, so none is reported.
+    """
+
+    def __init__(self) -> None:
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.communicate()  # the end of its input is the end of its work
+
+    def measure(self, contender: Contender, scenario: Scenario, threads: int) -> Result | str:
+        """One measurement, or why there is none."""
+        if contender.peer not in peers.RESIDENT:
+            return measure(contender, scenario, threads)
+        if contender.name not in self._processes:
+            self._processes[contender.name] = subprocess.Popen(
+                [contender.python, peers.__file__, contender.peer, contender.model],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment(threads),
+                text=True,
+            )
+        process = self._processes[contender.name]
+        assert process.stdin is not None and process.stdout is not None
+        if process.poll() is None:
+            process.stdin.write(json.dumps([*asdict(scenario).values(), threads]) + "\n")
+            process.stdin.flush()
+        for line in process.stdout:
+            if line.startswith("{"):
+                record: Result = json.loads(line)
+                return record
+        return f"ended with {process.wait()}"
 
 
 def compare(

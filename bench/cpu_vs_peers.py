@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sglk.bench import peers
-from sglk.bench.contest import OURS, Contender, Result, Scenario, compare, make_contender
+from sglk.bench.contest import OURS, Contender, Residents, Result, Scenario, compare, make_contender
 from sglk.bench.first_token import first_token_lines, measure_first_tokens
 from sglk.bench.machine_limits import get_limits
 from sglk.bench.machine_limits import table_lines as limit_lines
@@ -99,13 +99,16 @@ def find_scenarios(options: argparse.Namespace) -> list[Scenario]:
     return scenarios
 
 
-def run_field(field: Field, options: argparse.Namespace, limits: Limits | None) -> Result:
+def run_field(
+    field: Field, options: argparse.Namespace, limits: Limits | None, residents: Residents
+) -> Result:
     """Every scenario, the first tokens, and what was asked for."""
     artifacts = [c.model for c in field.contenders if c.is_ours]
     size = model_size(artifacts[0]) if artifacts else None
     comparisons, verdicts = [], []
     for scenario in find_scenarios(options):
-        comparison = compare(field.contenders, scenario, options.threads, options.rounds)
+        measure = residents.measure
+        comparison = compare(field.contenders, scenario, options.threads, options.rounds, measure)
         comparison["ratios"] = ratios(comparison["medians"], field.contenders)
         if size and limits:
             comparison["shares"] = shares(comparison, field.contenders, size, limits)
@@ -182,7 +185,8 @@ def main() -> int:
         record["models"] = []
         for field in fields:
             print(f"\n== {field.model}" if field.model else "", flush=True)
-            record["models"].append(run_field(field, options, limits))
+            with Residents() as residents:
+                record["models"].append(run_field(field, options, limits, residents))
     if options.json:
         Path(options.json).write_text(json.dumps(record, indent=1))
     return 0

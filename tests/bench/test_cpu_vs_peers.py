@@ -124,6 +124,26 @@ def test_a_peer_that_fails_gives_its_last_words(monkeypatch: pytest.MonkeyPatch)
     assert contest.measure(contender("llama.cpp"), ALONE, 1) == "no such model"
 
 
+def test_a_peer_that_loads_for_long_keeps_its_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "peer.py"
+    script.write_text(
+        "import os, sys\n"
+        "print('loading')\n"
+        "for line in sys.stdin:\n"
+        "    if line.startswith('[9'): sys.exit(7)\n"
+        "    print('{\"decode_tokens_per_s\": %d}' % os.getpid(), flush=True)\n"
+    )
+    monkeypatch.setattr(contest.peers, "__file__", str(script))
+    with contest.Residents() as residents:
+        vllm = contender("vllm", 16)
+        first, again = (residents.measure(vllm, ALONE, 1) for _ in range(2))
+        assert isinstance(first, dict) and first == again
+        assert residents.measure(vllm, Scenario(9, 1, 1), 1) == "ended with 7"
+        assert residents.measure(vllm, ALONE, 1) == "ended with 7"
+
+
 def test_an_unknown_peer_is_refused() -> None:
     with pytest.raises(SystemExit, match=r"expected one of sglk, llama\.cpp, .*got tgi"):
         cpu_vs_peers.pairs_of(["tgi:bf16=path"], "--model")
