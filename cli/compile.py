@@ -11,6 +11,7 @@ from typing import Any
 from .. import knobs
 from ..driver import DTYPES, KV_DTYPES, QUANTS, compile
 from ..errors import SglkError
+from .onnx_options import add_onnx_options, onnx_options
 from .report import summary_lines
 
 
@@ -18,7 +19,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Compile a model into an artifact that the slim runtime runs.",
     )
-    parser.add_argument("model", help="Hugging Face folder or .gguf file")
+    parser.add_argument("model", help="Hugging Face folder, .gguf or .onnx file")
     parser.add_argument(
         "--target",
         metavar="NAME[:ARCH,ARCH]",
@@ -43,6 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
     _add_numbers(parser)
+    add_onnx_options(parser)
     _add_report(parser)
     return parser
 
@@ -139,6 +141,7 @@ def _run(options: argparse.Namespace) -> int:
             **_choices(options),
             weights=options.weights,
             selftest=not options.no_selftest,
+            **onnx_options(options),
         )
     if not options.quiet:
         print("\n".join(summary_lines(compiled.path, compiled.report)))

@@ -23,6 +23,7 @@ from ..ir.graph import Graph, Value
 from ..ir.interpret import evaluate
 from ..ir.op import Op
 from ..ir.ops.elementwise import Cast
+from ..ir.ops.reduce import Sum
 from ..ir.ops.shape import Broadcast, Reshape
 from ..ir.types import TensorType
 from .fx_convert_dims import DimNames
@@ -159,8 +160,15 @@ class Emitter:
         if isinstance(x, Value):
             return self.cast(x, dtype)
         if isinstance(x, sympy.Expr):
-            raise Unsupported(f"the size {x} as a number in arithmetic")
+            return self.cast(self._size(x), dtype)
         return self.scalar(x, dtype)
+
+    def _size(self, size: sympy.Expr) -> Value:
+        """A symbolic size as a number: as many ones, added up."""
+        if not size.is_nonnegative:
+            raise Unsupported(f"the size {size}, which may be negative, as a number in arithmetic")
+        ones = self.emit(Broadcast((size,)), self.scalar(1, I32))
+        return self.emit(Sum(0), ones)
 
     def cast(self, x: Value, dtype: DType) -> Value:
         return x if x.type.dtype == dtype else self.emit(Cast(dtype), x)

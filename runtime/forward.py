@@ -66,15 +66,24 @@ _NUMPY = {
 
 
 def fitting(array: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
-    """An input in the type that a graph takes; integers that do not fit it are refused."""
+    """An input in the type that a graph takes; numbers that do not fit it are refused."""
     given = np.asarray(array)
-    with np.errstate(over="ignore"):  # a double beyond float32 is infinite
+    with np.errstate(over="ignore"):
         found = np.asarray(given, dtype, order="C")
-    if dtype != given.dtype and dtype.kind in "iu" and not np.array_equal(found, given):
+    if dtype == given.dtype or not found.size:
+        return found
+    whole = dtype.kind in "iu"
+    if not (np.array_equal(found, given) if whole else _stays_finite(given, found)):
         raise RequestError(
-            f"input {name}: expected integers that fit {dtype}, got {given.min()} to {given.max()}"
+            f"input {name}: expected numbers that fit {dtype}, got {given.min()} to {given.max()}"
         )
     return found
+
+
+def _stays_finite(given: NDArray[Any], found: NDArray[Any]) -> bool:
+    if given.dtype.kind != "f" or given.dtype.itemsize <= found.dtype.itemsize:
+        return True
+    return np.array_equal(np.isinf(given), np.isinf(found))
 
 
 def load_forward(

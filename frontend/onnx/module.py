@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +13,14 @@ import onnx
 import torch
 from torch.export import Dim, ExportedProgram
 
-from ...errors import FrontendError
+from ...errors import FrontendError, SglkError
 from ...ir.graph import Graph
-from ..capture import model_errors, quiet
+from ..capture import quiet
 from ..captured import Captured, Progress, describe
 from ..fx_convert import convert_program, symbol_names
 from ..torch_module import ModuleSource
 from .evaluate import Evaluator, Scope
+from .free_sizes import assumption
 from .reader import Model, dense, from_numpy, read_model
 from .registry import TORCH_TYPES, NeedsValue, Refused, Slot, Value
 from .sizes import fixed_slot, tensor_in
@@ -245,6 +247,21 @@ def _export(module: OnnxModule) -> ExportedProgram:
     raise AssertionError("no example sizes")
 
 
+@contextmanager
+def _tracing(name: str) -> Iterator[None]:
+    """Nodes name themselves (see `evaluate`); what remains are torch's own complaints."""
+    try:
+        yield
+    except SglkError:
+        raise
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        text = " ".join(str(error).split())[:400]
+        raise FrontendError(
+            f"{name}: expected a model that torch.export can trace, got {type(error).__name__}: "
+            f"{text}"
+        ) from error
+
+
 def _exported(module: OnnxModule, chosen: Mapping[str, int]) -> ExportedProgram:
     inputs = module.signature.inputs
     examples = tuple(
@@ -253,7 +270,7 @@ def _exported(module: OnnxModule, chosen: Mapping[str, int]) -> ExportedProgram:
     )
     free = [{a: Dim.AUTO for a, d in enumerate(i.shape) if isinstance(d, str)} for i in inputs]
     shapes = (tuple(f or None for f in free),) if any(free) else None
-    with model_errors(module.model.name, "tracing it"), torch.no_grad(), quiet():
+    with _tracing(module.model.name), torch.no_grad(), quiet():
         return torch.export.export(module, examples, dynamic_shapes=shapes, strict=False)
 
 
@@ -263,11 +280,12 @@ def _graph(module: OnnxModule, program: ExportedProgram, progress: Progress | No
         f"xs_{i}": {a: d for a, d in enumerate(given.shape) if isinstance(d, str)}
         for i, given in enumerate(inputs)
     }
-    _refuse_fixed(module, program)
+    symbols = symbol_names(program, named)
+    _refuse_fixed(module, program, symbols)
     graph = convert_program(
         program,
         name=safe_name(module.model.name),
-        symbols=symbol_names(program, named),
+        symbols=symbols,
         rename=lambda key: module.weights.get(key, key),
         progress=progress,
     )
@@ -276,8 +294,8 @@ def _graph(module: OnnxModule, program: ExportedProgram, progress: Progress | No
     return graph
 
 
-def _refuse_fixed(module: OnnxModule, program: ExportedProgram) -> None:
-    """A free size that the trace fixed would be a wrong answer for every other one."""
+def _refuse_fixed(module: OnnxModule, program: ExportedProgram, symbols: Mapping[str, str]) -> None:
+    """A free size that the trace fixed, or took for small, would be a wrong answer for others."""
     fakes = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     for i, given in enumerate(module.signature.inputs):
         fake = fakes.get(f"xs_{i}")
@@ -288,3 +306,8 @@ def _refuse_fixed(module: OnnxModule, program: ExportedProgram) -> None:
                     f"model that needs {fake.shape[axis]} in its trace (compile for one size: "
                     f"--dim {name}=...)"
                 )
+    if condition := assumption(program, symbols):
+        raise FrontendError(
+            f"{module.model.name}: expected a model that computes alike for all sizes, got one "
+            f"that does where {condition} (fix one of the sizes with --dim NAME=SIZE)"
+        )

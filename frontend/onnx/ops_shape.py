@@ -7,6 +7,9 @@ import torch
 from .registry import Known, Node, Size, Tensor, Value, op
 from .sizes import objects
 
+_BEYOND = 2**31 - 1
+"""A bound from here on means the end."""
+
 
 def axes_of(node: Node, axes: Tensor | None) -> list[int]:
     """Axes as Python numbers."""
@@ -57,6 +60,8 @@ def flatten(node: Node, x: Tensor) -> Value:
 
 @op("Squeeze")
 def squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Value:
+    if axes is None and any(not isinstance(length, int) for length in x.shape):
+        node.refuse("expected axes, got none for a shape with free sizes (fix them with --dim)")
     if axes is None:
         return x.squeeze()
     return x.squeeze(tuple(axes_of(node, axes)))
@@ -115,8 +120,28 @@ def slice_(
 
 def _cut(x: Tensor, start: Size, end: Size, axis: int, step: int) -> Tensor:
     index: list[slice] = [slice(None)] * x.dim()
+    length = x.shape[axis]
+    if not isinstance(length, int):
+        is_cut = _may_be_cut(start) or _may_be_cut(end)
+        start, end = _inside(start, length), _inside(end, length)
+        if is_cut:
+            return x.index_select(axis, torch.arange(start, end, step))
     index[axis] = slice(start, end, step)
     return x[tuple(index)]
+
+
+def _may_be_cut(bound: Size) -> bool:
+    """Whether some length of at least 1 is too small for the bound."""
+    return isinstance(bound, int) and (bound < -1 or 2 <= bound < _BEYOND)
+
+
+def _inside(bound: Size, length: torch.SymInt) -> Size:
+    """A bound within a free length of at least 1, said so that torch assumes nothing of it."""
+    if not isinstance(bound, int):
+        return bound
+    if bound < 0:
+        return length + bound if bound == -1 else torch.sym_max(length + bound, 0)
+    return bound if bound < 2 else length if bound >= _BEYOND else torch.sym_min(bound, length)
 
 
 def _backwards(x: Tensor, start: Size, end: Size, axis: int, step: int) -> Tensor:

@@ -162,7 +162,9 @@ def gather(node: Node, x: Known, indices: Known) -> Known | None:
     if not is_plain(indices):
         return None
     axis = node.attrs.get("axis", 0)
-    return Known(np.take(x.array, indices.array.astype(np.int64), axis), x.dtype)
+    shape = (*x.array.shape[:axis], *indices.array.shape, *x.array.shape[axis + 1 :])
+    flat = np.take(x.array, indices.array.astype(np.int64).reshape(-1), axis)
+    return Known(flat.reshape(shape), x.dtype)
 
 
 @rule("Concat")
