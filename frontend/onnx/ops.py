@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from . import (
+    ops_activation,
+    ops_conv,
     ops_control,
     ops_generate,
     ops_index,
+    ops_linear,
     ops_logic,
     ops_math,
+    ops_norm,
+    ops_pool,
     ops_reduce,
+    ops_resize,
     ops_shape,
 )
 
 __all__ = [
+    "ops_activation",
+    "ops_conv",
     "ops_control",
     "ops_generate",
     "ops_index",
+    "ops_linear",
     "ops_logic",
     "ops_math",
+    "ops_norm",
+    "ops_pool",
     "ops_reduce",
+    "ops_resize",
     "ops_shape",
 ]
