@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import FrontendError
-from ..ir.blocks import BlockArray
-from .weights import WeightInfo, WeightSource
+from ..ir.dtype import dtype
+from ..ir.quantized import Quantized
+from .weights import WeightInfo, WeightSource, columns_of, notes_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +54,18 @@ def with_model_names(source: WeightSource, model: torch.nn.Module) -> WeightSour
         for name, tensor in group.run(_empty(source, group), model).items():
             made[name] = group
             stored = next(iter(group.stored.values()))[0]
-            infos[name] = WeightInfo(name, source.info(stored).dtype, tuple(tensor.shape))
+            infos[name] = WeightInfo(name, _dtype(source, group, stored), tuple(tensor.shape))
     for name, tensor in wanted.items():
         twin = next((n for n in made if wanted.get(n) is tensor), None)
         if name not in made and twin is not None:
             made[name], infos[name] = made[twin], WeightInfo(name, *_rest(infos[twin]), twin)
     return ConvertedSource(source, model, made, infos)
+
+
+def _dtype(source: WeightSource, group: _Group, stored: str) -> str:
+    """What `ConvertedSource` gives: tensors that are cut or joined are made of plain numbers."""
+    kind = source.info(stored).dtype
+    return "f32" if group.converter is not None and dtype(kind).is_block else kind
 
 
 def _rest(info: WeightInfo) -> tuple[str, tuple[int, ...]]:
@@ -123,7 +130,7 @@ class ConvertedSource:
             raise FrontendError(f"{self.where}: expected a tensor {name}, got none of that name")
         return self.infos[name]
 
-    def read(self, name: str) -> NDArray[np.float32] | BlockArray:
+    def read(self, name: str) -> NDArray[Any] | Quantized:
         info = self.info(name)
         group = self.groups[info.alias_of or name]
         if group.converter is None:
@@ -139,6 +146,32 @@ class ConvertedSource:
 
     def _tensor(self, key: str) -> torch.Tensor:
         array = self.inner.read(key)
-        if isinstance(array, BlockArray):
-            raise FrontendError(f"{self.where}: {key}: expected plain numbers, got {array.dtype}")
+        if isinstance(array, Quantized):
+            return torch.from_numpy(array.dequantize())
         return torch.from_numpy(np.array(array))  # a copy: mapped files are read-only
+
+    def columns(self) -> dict[str, NDArray[np.int32]]:
+        """As `HasColumns`; joined tensors with sorted columns are refused."""
+        own = columns_of(self.inner)
+        found = {}
+        for name, group in self.groups.items():
+            stored = [key for keys in group.stored.values() for key in keys if key in own]
+            if stored and group.converter is not None:
+                raise FrontendError(
+                    f"{self.where}: {name}: expected layers with columns in order, got desc_act"
+                )
+            if stored:
+                found[name] = own[stored[0]]
+        return found
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is expanded, and what the checkpoint's own source says."""
+        wide = [n for n, g in self.groups.items() if g.converter is not None and self._is_block(g)]
+        note = f"expanded to --dtype, because the model joins or cuts them: {', '.join(wide[:4])}"
+        more = f" and {len(wide) - 4} more" if len(wide) > 4 else ""
+        return (*notes_of(self.inner), *([note + more] if wide else []))
+
+    def _is_block(self, group: _Group) -> bool:
+        stored = next(iter(group.stored.values()))[0]
+        return dtype(self.inner.info(stored).dtype).is_block

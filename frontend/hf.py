@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FrontendError
+from ..ir.dtype import dtype
+from ..ir.graph import Graph
 from .captured import Captured, Progress, describe
 from .model_files import open_config, open_model
-from .weights import WeightSource, check_against
+from .quantized.permuted import gather_inputs
+from .weights import WeightSource, check_against, columns_of
 
 
 def load_hf(
@@ -30,6 +33,8 @@ def load_hf(
         wanted = {v.name: v.type.concrete({}) for v in graph.params}
         source = _named_as(wanted, source, files.config)
         check_against(source, wanted)
+        _refuse_integers(graph, source)
+        gather_inputs(graph, columns_of(source))
     text = files.config.get_text_config(decoder=True)
     info = describe(
         graph,
@@ -49,6 +54,21 @@ def _named_as(wanted: Iterable[str], source: WeightSource, config: Any) -> Weigh
     from .checkpoint_names import with_model_names
 
     return with_model_names(source, build_without_weights(config))
+
+
+def _refuse_integers(graph: Graph, source: WeightSource) -> None:
+    """Numbers without the scales that make weights of them."""
+    wrong = [
+        f"{v.name} of {info.dtype}"
+        for v in graph.params
+        if v.type.dtype.is_float and not dtype((info := source.info(v.name)).dtype).is_float
+    ]
+    if wrong:
+        raise FrontendError(
+            f"{source.where}: expected floats, or a quantization_config in config.json that tells "
+            f"of scales, got {', '.join(wrong[:4])}"
+            + (f" and {len(wrong) - 4} more" if len(wrong) > 4 else "")
+        )
 
 
 def context_length(config: Any) -> int:

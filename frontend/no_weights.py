@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FrontendError
-from ..ir.blocks import BlockArray
+from ..ir.quantized import Quantized
 from .weights import WeightInfo
 
 
@@ -25,7 +25,7 @@ class NoWeights:
     def info(self, name: str) -> WeightInfo:
         raise self._error(name)
 
-    def read(self, name: str) -> NDArray[np.float32] | BlockArray:
+    def read(self, name: str) -> NDArray[Any] | Quantized:
         raise self._error(name)
 
     def _error(self, name: str) -> FrontendError:

@@ -18,16 +18,39 @@ from numpy.typing import NDArray
 
 from ..errors import FrontendError
 from .model_files import ModelFiles
+from .quantized import read_quantized
 from .tokenizer_files import read_json, tokenizer_from_folder
-from .weights import FLOAT_BYTES, WeightInfo, as_float32, map_file, tie_embedding
+from .weights import (
+    FLOAT_BYTES,
+    WeightInfo,
+    WeightSource,
+    as_float32,
+    map_file,
+    tie_embedding,
+)
 
-_DTYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
+_DTYPES = {
+    "F32": ("f32", np.dtype("<f4")),
+    "F16": ("f16", np.dtype("<f2")),
+    "BF16": ("bf16", np.dtype("<u2")),
+    "BOOL": ("bool", np.dtype(np.bool_)),
+    "U8": ("u8", np.dtype(np.uint8)),
+    "I8": ("i8", np.dtype(np.int8)),
+    "I32": ("i32", np.dtype("<i4")),
+    "I64": ("i64", np.dtype("<i8")),
+    "F8_E4M3": ("e4m3", np.dtype(np.uint8)),
+    "F8_E5M2": ("e5m2", np.dtype(np.uint8)),
+    "F8_E8M0": ("e8m0", np.dtype(np.uint8)),
+}
+"""Our name, and how the numbers lie in the file: bf16 and floats of 8 bits as their bits."""
+_SMALL = ("e4m3", "e5m2", "e8m0")
 _MAX_HEADER = 100_000_000  # the limit of the safetensors package
 
 
 @dataclass(frozen=True)
 class _Tensor:
     dtype: str
+    numpy: np.dtype[Any]
     shape: tuple[int, ...]
     start: int
     end: int
@@ -83,15 +106,15 @@ def _entry(path: Path, name: str, entry: Any, size: int) -> _Tensor:
     shape, offsets = (entry.get(key) for key in ("shape", "data_offsets"))
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
         raise _damaged(path, f"{name}: expected a shape and two offsets, got {entry}")
-    dtype, (start, end) = _DTYPES[entry["dtype"]], offsets
-    wanted = math.prod(shape) * FLOAT_BYTES[dtype]
+    (dtype, numpy), (start, end) = _DTYPES[entry["dtype"]], offsets
+    wanted = math.prod(shape) * numpy.itemsize
     if end - start != wanted or end > size:
         raise _damaged(
             path,
             f"{name}: expected {wanted} bytes for {dtype} of {shape} inside {size} bytes, "
             f"got bytes {start} to {end}",
         )
-    return _Tensor(dtype, tuple(shape), start, end)
+    return _Tensor(dtype, numpy, tuple(shape), start, end)
 
 
 def _are_sizes(value: object) -> TypeGuard[list[int]]:
@@ -119,10 +142,29 @@ class SafetensorsSource:
         tensor = self._file(name).tensors[name]
         return WeightInfo(name, tensor.dtype, tensor.shape)
 
-    def read(self, name: str) -> NDArray[np.float32]:
+    def read(self, name: str) -> NDArray[Any]:
+        """Floats as float32; integers and booleans as they are."""
+        tensor, raw = self._raw(name)
+        if tensor.dtype in FLOAT_BYTES:
+            return as_float32(raw, tensor.dtype, tensor.shape)
+        if tensor.dtype in _SMALL:
+            raise FrontendError(
+                f"{self.where}: {name}: expected scales that config.json tells of "
+                f"(quantization_config), got {tensor.dtype} alone"
+            )
+        return self.stored(name)
+
+    def stored(self, name: str) -> NDArray[Any]:
+        """Numbers as they lie in the file: bf16 and floats of 8 bits as their bits."""
+        tensor, raw = self._raw(name)
+        if tensor.start % tensor.numpy.itemsize or not raw.flags.aligned:
+            raw = raw.copy()
+        return raw.view(tensor.numpy).reshape(tensor.shape)
+
+    def _raw(self, name: str) -> tuple[_Tensor, NDArray[np.uint8]]:
         file = self._file(name)
         tensor = file.tensors[name]
-        return as_float32(file.data[tensor.start : tensor.end], tensor.dtype, tensor.shape)
+        return tensor, file.data[tensor.start : tensor.end]
 
     def _file(self, name: str) -> SafetensorsFile:
         if name not in self.files:
@@ -170,13 +212,36 @@ def _open_shards(folder: Path, index: Path) -> SafetensorsSource:
 def open_folder(folder: Path) -> ModelFiles:
     """A Hugging Face folder: config.json, safetensors, tokenizer files if any."""
     config = read_config(folder)
-    source = open_weights(folder)
+    stored = open_weights(folder)
+    source: WeightSource = stored
+    if settings := quantization_of(config):
+        source = read_quantized(stored, settings)
+    else:
+        _refuse_small(source)
     return ModelFiles(
         name=folder.resolve().name,
         config=config,
         source=tie_embedding(source, bool(getattr(config, "tie_word_embeddings", False))),
         tokenizer=tokenizer_from_folder(folder),
     )
+
+
+def quantization_of(config: Any) -> Mapping[str, Any] | None:
+    """How the checkpoint of a config is quantized, if it is."""
+    for key in ("quantization_config", "compression_config"):
+        if settings := getattr(config, key, None):
+            return dict(settings if isinstance(settings, Mapping) else settings.to_dict())
+    return None
+
+
+def _refuse_small(source: WeightSource) -> None:
+    """Floats of 8 bits mean nothing without their scales."""
+    small = [n for n in source.names() if source.info(n).dtype in _SMALL]
+    if small:
+        raise FrontendError(
+            f"{source.where}: expected a quantization_config in config.json that tells of scales, "
+            f"got none, and {len(small)} tensors of floats of 8 bits, such as {small[0]}"
+        )
 
 
 def read_config(folder: Path) -> Any:

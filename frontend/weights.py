@@ -1,8 +1,9 @@
 """Where weights come from: named tensors, read one at a time from a memory-mapped file.
 
 Names are Hugging Face parameter names, whatever the file calls them. `read` gives float32 for f32,
-f16 and bf16 tensors (both conversions are exact; `info` tells what was stored) and a `BlockArray`
-for block types. Arrays may be views of the mapped file, hence read-only.
+f16 and bf16 tensors (both conversions are exact; `info` tells what was stored), integers as they
+are, and a `Quantized` matrix for block types and group forms. Arrays may be views of the mapped
+file, hence read-only.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FrontendError
-from ..ir.blocks import BlockArray
+from ..ir.quantized import Quantized
 
 FLOAT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 
 @dataclass(frozen=True)
 class WeightInfo:
-    """A tensor as stored: ``f32``, ``f16``, ``bf16`` or the name of a block type."""
+    """A tensor as stored: its type's name, of a block type or group form where it has one."""
 
     name: str
     dtype: str
@@ -49,9 +50,26 @@ class WeightSource(Protocol):
         """Type and shape, without reading the tensor."""
         ...
 
-    def read(self, name: str) -> NDArray[np.float32] | BlockArray:
+    def read(self, name: str) -> NDArray[Any] | Quantized:
         """The tensor; an unknown name raises `FrontendError`."""
         ...
+
+
+@runtime_checkable
+class HasColumns(Protocol):
+    """A source some of whose matrices have sorted columns (GPTQ's ``desc_act``)."""
+
+    def columns(self) -> Mapping[str, NDArray[np.int32]]:
+        """By parameter: which input each column multiplies."""
+        ...
+
+
+@runtime_checkable
+class HasNotes(Protocol):
+    """A source that leaves something of its checkpoint aside."""
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -79,8 +97,27 @@ class AliasedSource:
         stored = self.aliases[name]
         return replace(self.inner.info(stored), name=name, alias_of=stored)
 
-    def read(self, name: str) -> NDArray[np.float32] | BlockArray:
+    def read(self, name: str) -> NDArray[Any] | Quantized:
         return self.inner.read(self.aliases.get(name, name))
+
+    def columns(self) -> dict[str, NDArray[np.int32]]:
+        """As `HasColumns`, for both names."""
+        own = dict(columns_of(self.inner))
+        return own | {n: own[stored] for n, stored in self.aliases.items() if stored in own}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return notes_of(self.inner)
+
+
+def columns_of(source: WeightSource) -> Mapping[str, NDArray[np.int32]]:
+    """Matrices whose columns are in another order than the model's: the input of each column."""
+    return source.columns() if isinstance(source, HasColumns) else {}
+
+
+def notes_of(source: WeightSource) -> tuple[str, ...]:
+    """What a source does otherwise than its checkpoint asks, for the report."""
+    return source.notes if isinstance(source, HasNotes) else ()
 
 
 def tie_embedding(source: WeightSource, tied: bool) -> WeightSource:

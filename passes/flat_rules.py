@@ -18,6 +18,7 @@ from ..ir.dim import Dim, prod, symbols_of
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.ops.elementwise import Binary, Cast, Unary, Where
+from ..ir.ops.indexing import TakeAxis
 from ..ir.ops.linear import GatedLinear, Linear, MatMul
 from ..ir.ops.moe import ExpertLinear, MoeRoute
 from ..ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
@@ -301,6 +302,20 @@ def _matmul(flat: Flattener, node: Node) -> None:
     *lead, width = (a.type.shape[i] for i in flat.kept(a))
     rows = flat.reshaped(node, flat.known[a], (flat.tokens, *lead, 1, width))
     flat.finish(node, flat.emit(node, node.op, rows, flat.known[b]))
+
+
+@rule(TakeAxis)
+def _take_axis(flat: Flattener, node: Node) -> None:
+    """The same parts of each token, in an order that depends on none."""
+    assert isinstance(node.op, TakeAxis)
+    x, ids = node.inputs
+    expect_free(flat, [ids], "indices")
+    _expect_no_token_axis(flat, x, node.op.axis, "picks along")
+    axes = flat.kept(x)
+    if node.op.axis not in axes:
+        raise Refusal(f"picks along the batch of {x.type}")
+    at = TakeAxis(1 + axes.index(node.op.axis))
+    flat.finish(node, flat.emit(node, at, flat.known[x], flat.known[ids]))
 
 
 @rule(MoeRoute, Rope, RopeTable, ExpertLinear)
