@@ -43,6 +43,8 @@ class Knobs:
     """Silent errors of the vendor's compiler to put into emulated kernels, by name, or all."""
     kunlun_emulator: str = ""
     """Settings of the Kunlun emulator, as in ``devices=2,main_bytes=1e6``."""
+    kunlun_adapter: str = ""
+    """Library that calls the vendor's operators on a chip, with the face of `vendor_adapter.h`."""
     kunlun_python: str = ""
     """Python of the environment that has the vendor's Triton, for ``sglk finish``."""
     graphs: str = "check"

@@ -85,9 +85,9 @@ def markdown(rows: Mapping[str, Row]) -> str:
     """The table for people."""
     lines = [
         "# Hugging Face causal LMs on Kunlun", "",
-        "Made by `python bench/coverage_kunlun.py --markdown docs/coverage-kunlun.md`: a dry run of",
-        "every type, tiny by rule, for kunlun:xpu3; no kernel ran. supported: a kernel of the chip",
-        "for every op; fallbacks: ops that the host does.", "",
+        "Made by `python bench/coverage_kunlun.py --markdown docs/coverage-kunlun.md`: a dry run",
+        "of every type, tiny by rule, for kunlun:xpu3; no kernel ran. supported: a kernel of the",
+        "chip for every op; fallbacks: ops that the host does.", "",
         f"{counts(rows)}; {len(rows)} types.", "",
         "| type | result | ops on the host, or the reason |", "|---|---|---|",
     ]  # fmt: skip

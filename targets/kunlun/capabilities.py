@@ -80,6 +80,7 @@ class Chip:
     sdnn_dtypes: tuple[str, ...]
     sdnn_wide_dtypes: tuple[str, ...]
     library_dtypes: tuple[str, ...]
+    vendor_operators: tuple[str, ...]
     vgather_dtypes: tuple[str, ...]
     # KV cache and serving.
     page_size: int

@@ -105,6 +105,9 @@ XPU3: dict[str, Fact] = {
         ("bf16",), "", "high", "FlagTree make_ttxir: computed as fp32, four bytes in budgets"
     ),
     "library_dtypes": _fact(("f32", "f16", "bf16", "i8"), "", "high", "vLLM-Kunlun operators"),
+    "vendor_operators": _fact(
+        (), "names of vendor.py", "unknown", "those that an adapter library of the user's has"
+    ),
     "vgather_dtypes": _fact(
         ("i16", "f16", "bf16", "i32", "f32"), "", "high", "SGLang plugin kunlunxin.yaml"
     ),

@@ -9,7 +9,7 @@ from ...ir.blocks import BlockArray
 from ...ir.dtype import DType
 from ...ir.op import Array
 from ..packing import Packed, to_storage
-from .compile import SLACK
+from .buffers import SLACK
 
 SMALL = 1 << 20
 """Bytes up to which a weight gets `SLACK`: tiles of bigger ones end where they do."""

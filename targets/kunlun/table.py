@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ...ir.target import Denied
 from ..table import OperatorRow
-from . import rows_cluster, rows_experts, rows_sdnn, vendor
+from . import rows_cluster, rows_experts, rows_sdnn, vendor, vendor_rows
 
 TABLE: tuple[OperatorRow, ...] = (
-    *vendor.ROWS,
+    *vendor_rows.ROWS,
     *rows_sdnn.ROWS,
     *rows_cluster.ROWS,
     *rows_experts.ROWS,

@@ -1,8 +1,9 @@
-"""The vendor's operators as rows of the table: what they take, and why none is chosen yet.
+"""The vendor's operators: what they take, and what must not be used.
 
-An operator would be called through a small C adapter, built on a machine with the vendor's SDK; no
-adapter exists yet, so each row is unavailable: never chosen, listed with the reason. The argument
-lists are those of public Python wrappers (vLLM-Kunlun, SGLang plugins); none of them was run.
+An operator is called through a small C adapter (`emulator/native/vendor_adapter.h`), built on a
+machine with the vendor's SDK. `vendor_rows.py` has the rows: none is chosen until the configuration
+names it. The argument lists are those of public Python wrappers (vLLM-Kunlun, SGLang plugins); none
+of them was run.
 """
 
 from __future__ import annotations
@@ -11,11 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ...errors import LoweringError
-from ...ir.graph import Node
-from ...ir.target import Denied, Target
-from ..lowering import Lowering
-from ..table import OperatorRow, always
+from ...ir.target import Denied
 
 Place = Literal["device", "host", "both"]
 
@@ -197,23 +194,6 @@ HOST = (
 
 def unavailable(vendor: VendorOp) -> str:
     return (
-        f"unavailable: there is no adapter for {vendor.function} "
-        "(it needs the vendor's SDK to be built and tried)"
+        f"unavailable: no adapter is named for {vendor.function} (it needs a library over the "
+        "vendor's SDK, and its name among vendor_operators of --kunlun-config)"
     )
-
-
-def _row(vendor: VendorOp) -> OperatorRow:
-    def accepts(node: Node, target: Target) -> str:
-        return unavailable(vendor)
-
-    return OperatorRow(vendor.op, vendor.row, "library", 30, accepts, _refuse)
-
-
-def _refuse(node: Node, ctx: Lowering) -> None:
-    raise LoweringError(f"{node.op.name}: expected a row that is available, got a vendor's")
-
-
-ROWS: tuple[OperatorRow, ...] = (
-    *(_row(vendor) for vendor in OPERATORS),
-    *(OperatorRow(d.op, d.name, "library", 30, always, _refuse) for d in NOT_TO_USE),
-)

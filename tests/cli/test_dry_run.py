@@ -69,7 +69,7 @@ def test_vendor_rows_are_listed_with_the_reason_they_are_not_chosen(kunlun: dict
     linear = next(op for op in kunlun["ops"] if op["op"] == "linear")
     over = {each["row"]: each["reason"] for each in linear["passed_over"]}
     assert over["vendor-matmul"].startswith(
-        "unavailable: there is no adapter for kunlun_ops.matmul"
+        "unavailable: no adapter is named for kunlun_ops.matmul"
     )
     assert "fp8 operators are registered but empty" in over["vendor-fp8-linear"]
 

@@ -31,7 +31,8 @@ from sglk.ir.ops.rope import Rope
 from sglk.ir.ops.shape import Reshape, Slice, Transpose
 from sglk.ir.types import TensorType
 from sglk.targets.kernel import Kernel
-from sglk.targets.kunlun.compile import lower, padded_bytes, target_for
+from sglk.targets.kunlun.buffers import padded_bytes
+from sglk.targets.kunlun.compile import lower, target_for
 from sglk.targets.kunlun.legalize import check_kernel, hazard_risks, memory_use
 from sglk.targets.tilec import KernelCache
 from sglk.targets.ttir import kernel_ttir

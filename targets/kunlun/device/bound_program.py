@@ -14,6 +14,7 @@ from ...artifact import Buffer, Program
 from ...artifact.host_ops import HostOps
 from .launch_list import LaunchList, Region
 from .player import Player
+from .vendor import VendorAdapter
 from .xpu import LoadedKernel, Xpu
 
 Array = NDArray[Any]
@@ -67,12 +68,13 @@ class BoundProgram:
         num_pages: int,
         player: Player | None = None,
         host: HostOps | None = None,
+        vendor: VendorAdapter | None = None,
     ) -> None:
         self.program = program
         self._xpu = xpu
         self._fixed = dict(regions)
         self._arena = arena
-        self.launches = LaunchList(program, xpu, kernels, num_pages, player, host)
+        self.launches = LaunchList(program, xpu, kernels, num_pages, player, host, vendor)
         self._inputs, self._outputs = Block(xpu), Block(xpu)
         for buffer in (*program.inputs, *program.outputs):
             if buffer.dtype not in DTYPES:
@@ -120,6 +122,7 @@ class BoundProgram:
         regions["arena", ""] = (self._arena.address, self._arena.num_bytes)
         places = self._place(self.program.inputs, self._inputs, symbols, regions)
         outputs = self._place(self.program.outputs, self._outputs, symbols, regions)
+        launches = self.launches.resolve(symbols, regions)  # before anything is queued
         used = 0
         for buffer in self.program.inputs:
             at = places[buffer.name]
@@ -128,7 +131,7 @@ class BoundProgram:
             used = max(used, at + len(plain))
         if used:
             self._xpu.upload_async(self._inputs.address, self._inputs.host[:used])
-        self.launches.run(self.launches.resolve(symbols, regions))
+        self.launches.run(launches)
         return self._read(outputs, symbols)
 
     def _read(self, places: Mapping[str, int], symbols: Mapping[str, int]) -> dict[str, Array]:

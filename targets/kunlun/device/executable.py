@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .... import knobs
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Artifact, Program
 from ...artifact.host_ops import HostOps
@@ -23,6 +24,7 @@ from .launch_list import Region
 from .library import XreDeviceError, XreLibrary
 from .player import PLAYER_MEMBER, Player
 from .step_inputs import check_shapes, check_values
+from .vendor import PREFIX, VendorAdapter
 from .xpu import Xpu
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,9 @@ class KunlunExecutable:
         host = HostOps.of(artifact)
         self.host_counts: Mapping[str, HostCount] = host.counts
         named = dict.fromkeys(name for program in programs for name in program.kernels)
-        needed = [name for name in named if name not in host]
+        operators = [name for name in named if name.startswith(PREFIX)]
+        vendor = open_adapter(xpu.library, operators)
+        needed = [name for name in named if name not in host and name not in operators]
         missing = [name for name in needed if name not in kernels]
         if missing:
             raise ArtifactError(f"{artifact.path}: its kernels lack {missing[:5]}")
@@ -64,7 +68,15 @@ class KunlunExecutable:
         arena = Block(xpu)
         self._programs = {
             program.entry: BoundProgram(
-                program, xpu, loaded, self._regions, arena, num_pages, self._player, host
+                program,
+                xpu,
+                loaded,
+                self._regions,
+                arena,
+                num_pages,
+                self._player,
+                host,
+                vendor,
             )
             for program in programs
         }
@@ -180,6 +192,15 @@ class KunlunExecutable:
                 regions[key] = (xpu.allocate(size), size)
                 zero_fill(xpu, *regions[key])
         return regions
+
+
+def open_adapter(library: XreLibrary, operators: Sequence[str]) -> VendorAdapter | None:
+    """What calls the vendor's operators, if an artifact does."""
+    if not operators:
+        return None
+    adapter = VendorAdapter(library, knobs.get().kunlun_adapter)
+    adapter.require(operators)
+    return adapter
 
 
 def open_player(artifact: Artifact, library: XreLibrary) -> Player | None:

@@ -19,6 +19,7 @@ from ...artifact import Arg, Bucket, Buffer, Call, Program
 from ...artifact.host_ops import HostOps, SizedOp
 from ...dim_code import DimExpr, parse
 from .player import LAUNCH, Player
+from .vendor import PREFIX, VendorAdapter, slots_of
 from .xpu import LoadedKernel, Xpu, parameter_block
 
 KEPT = 64
@@ -54,7 +55,15 @@ class HostCall:
     addresses: tuple[int, ...]
 
 
-Part = Launches | HostCall
+@dataclass(frozen=True)
+class VendorCall:
+    """A call of the vendor's adapter."""
+
+    name: bytes
+    slots: NDArray[np.int64]
+
+
+Part = Launches | HostCall | VendorCall
 
 
 class LaunchList:
@@ -68,7 +77,9 @@ class LaunchList:
         num_pages: int,
         player: Player | None = None,
         host: HostOps | None = None,
+        vendor: VendorAdapter | None = None,
     ) -> None:
+        self._vendor = vendor
         self.program = program
         self._xpu = xpu
         self._host = host or HostOps(program.entry, {})
@@ -123,12 +134,20 @@ class LaunchList:
         parts: list[Part] = []
         ready: list[tuple[LoadedKernel, int, int, bytes]] = []
         for call in bucket.calls:
-            if call.kernel not in self._host:
+            if call.kernel in self._kernels:
                 ready += self._call(call, symbols, regions)
                 continue
-            parts += [Launches.of(ready), self._host_call(call, symbols, regions)]
+            make = self._host_call if call.kernel in self._host else self._vendor_call
+            parts += [Launches.of(ready), make(call, symbols, regions)]
             ready = []
         return [*parts, Launches.of(ready)]
+
+    def _vendor_call(
+        self, call: Call, symbols: Mapping[str, int], regions: Mapping[tuple[str, str], Region]
+    ) -> VendorCall:
+        values = [self._argument(arg, symbols, regions) for arg in call.args]
+        slots = slots_of(values, (arg.kind for arg in call.args))
+        return VendorCall(call.kernel.removeprefix(PREFIX).encode(), slots)
 
     def _host_call(
         self, call: Call, symbols: Mapping[str, int], regions: Mapping[tuple[str, str], Region]
@@ -143,8 +162,10 @@ class LaunchList:
         for part in parts:
             if isinstance(part, Launches):
                 self._launch(part)
-            else:
+            elif isinstance(part, HostCall):
                 self._compute(part)
+            elif self._vendor is not None:
+                self._vendor.call(part.name, part.slots, self._xpu.stream)
 
     def _compute(self, call: HostCall) -> None:
         self._xpu.wait()

@@ -73,7 +73,7 @@ class XreLibrary:
 
     def __init__(self, where: str, handle: ctypes.CDLL, owned: contextlib.ExitStack) -> None:
         self.where = where
-        self._handle = handle
+        self._handle = self.handle = handle
         self._owned = owned
         self._bind(_PROTOTYPES)
         self.is_emulated = hasattr(handle, "xpuemu_message")
@@ -113,10 +113,12 @@ class XreLibrary:
         """A bare function, for loops where a call must cost little."""
         return getattr(self._handle, name)
 
-    def error(self, name: str, code: int) -> DeviceError:
+    def error(self, name: str, code: int, message: bytes | None = None) -> DeviceError:
         """What a code means, with the library's own sentence where it has one."""
         row = describe(code)
-        said = self._handle.xpuemu_message().decode(errors="replace") if self.is_emulated else ""
+        if message is None and self.is_emulated:
+            message = self._handle.xpuemu_message()
+        said = (message or b"").decode(errors="replace")
         text = f"{self.where}: {name}: {row.name} ({code}): {said or row.meaning} ({row.remedy})"
         return XreDeviceError(text, code)
 

@@ -148,9 +148,7 @@ class Xpu:
 
     def load_kernel(self, symbol: str, kernel: PackedKernel) -> LoadedKernel:
         """A kernel of a pack, on the device."""
-        for key in ("engine", "kinds"):
-            if key not in kernel.meta:
-                raise ArtifactError(f"kernel {symbol}: its meta data lacks {key!r}")
+        check_meta(symbol, kernel.meta)
         image = kernel_image(symbol, kernel.meta, kernel.data)
         printf = int(str(kernel.meta.get("printf_offset", 0)))
         engine, handle = int(str(kernel.meta["engine"])), ctypes.c_void_p()
@@ -205,6 +203,26 @@ class Xpu:
         if self._stream.value is not None:
             self.library.function("xpu_stream_destroy")(self._stream)
         self._memory, self._host, self._stream = {}, set(), ctypes.c_void_p()
+
+
+def check_meta(symbol: str, meta: Mapping[str, object]) -> None:
+    """Refuse a kernel of a pack whose description cannot be launched by."""
+    for key in ("engine", "kinds"):
+        if key not in meta:
+            raise ArtifactError(f"kernel {symbol}: its meta data lacks {key!r}")
+    kinds, odd = meta["kinds"], [k for k in ("engine", "printf_offset") if not _is_whole(meta, k)]
+    if odd:
+        raise ArtifactError(
+            f"kernel {symbol}: {odd[0]}: expected a whole number, got {meta[odd[0]]!r}"
+        )
+    if not isinstance(kinds, str) or set(kinds) - set(_FORMATS):
+        raise ArtifactError(
+            f"kernel {symbol}: kinds: expected letters of {''.join(_FORMATS)}, got {kinds!r}"
+        )
+
+
+def _is_whole(meta: Mapping[str, object], key: str) -> bool:
+    return isinstance(meta.get(key, 0), int)
 
 
 _FORMATS = {"p": np.uint64, "l": np.int64, "i": np.int32, "f": np.float32, "d": np.float64}

@@ -88,8 +88,8 @@ class _Step:
     def counts(self, call: Call) -> Counts | None:
         """Counts of one call; {} where its grid is empty, None where data decides."""
         grid = cast("tuple[int, int, int]", tuple(map(self.size, call.grid)))
-        if not math.prod(grid):
-            return {}
+        if not math.prod(grid) or call.kernel not in self.kernels:
+            return {}  # the host's and the vendor's calls are no kernels
         arguments = tuple(map(self.known, call.args))
         names = tuple(a.value for a in call.args if a.kind == "buffer" and a.value in self.inputs)
         numbers = tuple(a for a in arguments if not isinstance(a, Place))

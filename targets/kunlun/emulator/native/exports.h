@@ -1,6 +1,32 @@
 // More exported functions: streams, events, kernels, and the emulator's own. Part of emulator.cpp.
 #pragma once
 
+// ---- the vendor's operators
+
+int sglk_vendor_version(void) { return SGLK_VENDOR_VERSION; }
+
+int sglk_vendor_has(const char* name) { return vendor_op(name) != nullptr; }
+
+const char* sglk_vendor_message(void) { return last_message; }
+
+int sglk_vendor_call(const char* name, void* handle, const int64_t* slots, int count) {
+  Lock lock;
+  int code = ready();
+  Stream* stream = code ? nullptr : checked_stream(handle, &code);
+  if (code) return code;
+  const VendorOp* op = vendor_op(name);
+  if (!op) return fail(XPU_NOSUPPORT, "vendor operator %s is not emulated", name);
+  int wanted = op->pointers + op->numbers + op->floats;
+  if (count != wanted) return fail(XPU_INVALID_PARAM, "vendor operator %s: expected %d arguments, got %d", name, wanted, count);
+  VendorCall* call = static_cast<VendorCall*>(calloc(1, sizeof(VendorCall)));
+  if (!call) return fail(XPU_NOCPUMEM, "no host memory for a call");
+  call->op = op;
+  memcpy(call->slots, slots, size_t(count) * sizeof(int64_t));
+  Command command = {};
+  command.kind = COMMAND_VENDOR, command.vendor = call;
+  return enqueue(*stream, command);
+}
+
 // ---- streams
 
 int xpu_stream_create(XPUStream* handle) {

@@ -2,10 +2,11 @@
 // that a driver forgot to wait for is not done, every time, instead of now and then.
 #pragma once
 #include "engine.h"
+#include "vendor_ops.h"
 
 namespace {
 
-enum { COMMAND_COPY, COMMAND_LAUNCH, COMMAND_RECORD, COMMAND_WAIT };
+enum { COMMAND_COPY, COMMAND_LAUNCH, COMMAND_RECORD, COMMAND_WAIT, COMMAND_VENDOR };
 
 struct Event {
   bool is_recorded;
@@ -23,6 +24,7 @@ struct Command {
   Event* event;
   int64_t turn;
   Launch* launch;
+  VendorCall* vendor;
 };
 
 struct Stream {
@@ -124,6 +126,7 @@ int run_command(Stream& stream, const Command& c) {
     return is_done ? XPU_SUCCESS : drain(*other, c.event, c.turn);
   }
   if (int code = count_command(device)) return code;
+  if (c.kind == COMMAND_VENDOR) return c.vendor->op->run(device, *c.vendor);
   return c.kind == COMMAND_COPY ? run_copy(device, c) : run_launch(*c.launch);
 }
 
@@ -137,6 +140,7 @@ int drain(Stream& stream, const Event* until, int64_t turn) {
     Command c = stream.queue.at[done++];
     if (!code && (code = run_command(stream, c))) break_device(device, code);
     free(c.launch);
+    free(c.vendor);
     if (c.kind == COMMAND_RECORD && c.event == until && c.turn == turn) break;
   }
   List<Command>& queue = stream.queue;
@@ -156,6 +160,7 @@ int drain_device(int device) {
 int enqueue(Stream& stream, const Command& command) {
   if (int code = device_state(devices[stream.device])) {
     free(command.launch);
+    free(command.vendor);
     return code;
   }
   if (!stream.queue.add(command)) return fail(XPU_NOCPUMEM, "no host memory for a command");
