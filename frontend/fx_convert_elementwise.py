@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..ir.dtype import BOOL, F32, I32, U32, U64, DType
+from ..ir.dtype import BF16, BOOL, F16, F32, I32, U32, U64, DType
 from ..ir.graph import Value
 from ..ir.op import Op
 from ..ir.ops import elementwise as ops
@@ -225,6 +225,12 @@ def masked_fill(e: Emitter, x: Value, mask: Value, value: Operand) -> Value:
 def to(e: Emitter, x: Value, *_: Any, **__: Any) -> Value:
     """A copy; a change of dtype is a cast, unless both are floats: all float arithmetic is f32."""
     return e.cast(x, e.result.dtype)
+
+
+@converts("sglk.rounded")
+def rounded(e: Emitter, x: Value, to: str) -> Value:
+    """The one cast between float types that stays, and the way back."""
+    return e.cast(e.cast(x, {"f16": F16, "bf16": BF16}[to]), x.type.dtype)
 
 
 @converts("dropout", "native_dropout_eval")

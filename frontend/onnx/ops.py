@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from . import (
     ops_activation,
-    ops_conv,
+    ops_cast,
     ops_control,
+    ops_conv,
     ops_generate,
     ops_index,
     ops_linear,
@@ -13,6 +14,7 @@ from . import (
     ops_math,
     ops_norm,
     ops_pool,
+    ops_quantize,
     ops_reduce,
     ops_resize,
     ops_shape,
@@ -20,8 +22,9 @@ from . import (
 
 __all__ = [
     "ops_activation",
-    "ops_conv",
+    "ops_cast",
     "ops_control",
+    "ops_conv",
     "ops_generate",
     "ops_index",
     "ops_linear",
@@ -29,6 +32,7 @@ __all__ = [
     "ops_math",
     "ops_norm",
     "ops_pool",
+    "ops_quantize",
     "ops_reduce",
     "ops_resize",
     "ops_shape",
