@@ -19,7 +19,7 @@ def gather(node: Node, x: Tensor, indices: Tensor) -> Value:
     axis = node.attrs.get("axis", 0) % x.dim()
     places = wrapped(indices, x.shape[axis])
     picked = x.index_select(axis, places.reshape(-1))
-    return picked.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return picked.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
 
 @op("GatherElements")
