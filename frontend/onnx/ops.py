@@ -15,9 +15,12 @@ from . import (
     ops_norm,
     ops_pool,
     ops_quantize,
+    ops_recurrent,
     ops_reduce,
     ops_resize,
+    ops_sequence,
     ops_shape,
+    ops_signal,
 )
 
 __all__ = [
@@ -33,7 +36,10 @@ __all__ = [
     "ops_norm",
     "ops_pool",
     "ops_quantize",
+    "ops_recurrent",
     "ops_reduce",
     "ops_resize",
+    "ops_sequence",
     "ops_shape",
+    "ops_signal",
 ]
