@@ -300,7 +300,8 @@ class _Compile:
         with self._watched("self-test reference"):
             if program.entry != "step":
                 return make_forward_cases(captured.graph, [b.name for b in program.outputs], read)
-            return make_cases(captured.graph, read, captured.info.vocab_size, target.page_size)
+            sizes = captured.info.vocab_size, target.page_size
+            return make_cases(captured.graph, read, *sizes, has_slots=program.has_slots)
 
     def _parts(
         self,

@@ -9,9 +9,10 @@ from typing import Self, cast
 
 import numpy as np
 from sglk.bench.fidelity_rows import Rows, rows_of
+from sglk.runtime.capacity import slots_for
 from sglk.runtime.selftest import target_name
 from sglk.targets.artifact import Artifact
-from sglk.targets.device import StepBatch
+from sglk.targets.device import NO_SLOTS, StepBatch, slots_of
 from sglk.targets.registry import open_device
 
 CHUNK = 128
@@ -32,6 +33,7 @@ class Forced:
             num_pages=1 + -(-tokens // page),
             max_tokens=CHUNK,
             num_threads=threads,
+            **slots_for(self._artifact, 1),
         )
 
     def rows(self, ids: Sequence[int], last: int) -> Rows:
@@ -55,6 +57,7 @@ class Forced:
             seq_lens=np.array([stop], np.int32),
             page_table=np.arange(1, 1 + -(-stop // page), dtype=np.int32)[None],
             logit_rows=np.arange(len(span), dtype=np.int32),
+            state_slots=np.ones(1, np.int32) if slots_of(self._executable) else NO_SLOTS,
         )
 
     def close(self) -> None:

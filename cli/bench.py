@@ -21,6 +21,7 @@ import numpy as np
 
 from ..errors import ArtifactError, SglkError
 from ..runtime import load
+from ..runtime.capacity import slots_for
 from ..runtime.selftest import target_name
 from ..runtime.steps import StepWriter
 from ..targets.artifact import Artifact
@@ -159,7 +160,11 @@ def _profile(options: argparse.Namespace, scenarios: list[Scenario]) -> int:
             tokens = max(512, each.concurrency, min(each.prompt, LARGEST_STEP))
             with contextlib.closing(
                 device.load(
-                    artifact, num_pages=pages, max_tokens=tokens, num_threads=options.threads
+                    artifact,
+                    num_pages=pages,
+                    max_tokens=tokens,
+                    num_threads=options.threads,
+                    **slots_for(artifact, each.concurrency),
                 )
             ) as executable:
                 profiles += profile_steps(executable, *shape, roofline)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import SglkError
 from ..runtime.admission import POLICIES, Limits
-from ..runtime.capacity import kv_pages, plan_capacity
+from ..runtime.capacity import kv_pages, plan_capacity, slots_for
 from ..runtime.simulate import SimResult, Simulation
 from ..runtime.step_model import MIN_STEPS, StepModel
 from ..runtime.steps import StepRecord, read_steps
@@ -117,11 +117,13 @@ def _limits(artifact: Artifact, options: argparse.Namespace) -> Limits:
         )
     model: Any = artifact.manifest["model"]
     target: Any = artifact.manifest["target"]
+    slots = slots_for(artifact, sizes["max_running"])
     return Limits(
         page_size=int(target["page_size"]),
         num_pages=num_pages,
         max_context=int(model.get("context_length") or 2**31 - 1),
-        prefix_cache=not options.no_prefix_cache,
+        prefix_cache=not options.no_prefix_cache and not slots,
+        state_slots=slots.get("num_slots", 0),
         policy=options.policy,
         **sizes,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DeviceError
-from ..targets.device import Executable, Logits, StepBatch
+from ..targets.device import NO_SLOTS, Executable, Logits, StepBatch, slots_of
 from .roofline import Roofline
 
 WARM_UP_STEPS = 4
@@ -87,6 +87,7 @@ def _batch(executable: Executable, seqs: int, start: int, new: int) -> StepBatch
         seq_lens=np.full(seqs, start + new, np.int32),
         page_table=table,
         logit_rows=(np.arange(1, seqs + 1) * new - 1).astype(np.int32),
+        state_slots=np.arange(1, 1 + seqs, dtype=np.int32) if slots_of(executable) else NO_SLOTS,
     )
 
 

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import FrontendError, SglkError
 from ..ir.graph import Graph
-from . import attention, experts
+from . import attention, experts, recurrence
 from .captured import Progress, silent
 from .fx_convert import convert_program, symbol_names
 
@@ -31,8 +31,8 @@ _INPUTS = {"token_ids": {1: "tokens"}, "position_ids": {1: "tokens"}}
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _PREFIX = "model_under_capture."
 FIXES_LENGTH = (
-    "the model's code depends on the number of tokens: scans in chunks, or choices among keys, "
-    "need states beside the KV cache, which are not supported"
+    "the model's code depends on the number of tokens: loops over tokens or chunks that are no "
+    "scan known here, and choices among keys, are not supported"
 )
 
 
@@ -144,22 +144,6 @@ class _Step(torch.nn.Module):
         return output.logits  # type: ignore[no-any-return]
 
 
-class _RefuseConvolutions(TorchFunctionMode):
-    """A convolution over tokens reads its last inputs again in the next step."""
-
-    def __init__(self, model_type: str) -> None:
-        super().__init__()
-        self.model_type = model_type
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.conv1d, torch.nn.functional.conv1d):
-            raise FrontendError(
-                f"{self.model_type}: expected attention as the one layer that mixes tokens, got a "
-                "convolution over them (states beside the KV cache are not supported)"
-            )
-        return func(*args, **(kwargs or {}))
-
-
 def export_causal_lm(model: torch.nn.Module, progress: Progress = silent) -> ExportedProgram:
     """Export with ``tokens`` from 2 (torch takes 1 for a constant) to below the context length.
 
@@ -173,8 +157,13 @@ def export_causal_lm(model: torch.nn.Module, progress: Progress = silent) -> Exp
     hooks = _report_layers(model, progress)
     try:
         doing = "running it on fake tensors"
-        refuse = _RefuseConvolutions(config.model_type)
-        with model_errors(config.model_type, doing), torch.no_grad(), mode, quiet(), refuse:
+        with (
+            model_errors(config.model_type, doing),
+            torch.no_grad(),
+            mode,
+            quiet(),
+            recurrence.scans_as_ops(model),
+        ):
             example = torch.zeros((1, EXAMPLE_TOKENS), dtype=torch.int64)
             return torch.export.export(
                 _Step(model),

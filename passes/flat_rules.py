@@ -47,6 +47,9 @@ class Flattener:
     states: dict[tuple[Dim, Dim], Value] = field(default_factory=dict)
     """The current version of each state by (KV heads, head width)."""
     layers: dict[tuple[Dim, Dim], int] = field(default_factory=dict)
+    slot_states: dict[tuple[Dim, ...], Value] = field(default_factory=dict)
+    """The current version of each state of slots by the shape of a slot."""
+    slot_layers: dict[tuple[Dim, ...], int] = field(default_factory=dict)
     known: dict[Value, Value] = field(default_factory=dict)
     refused: set[Value] = field(default_factory=set)
 
@@ -293,6 +296,9 @@ def _matmul(flat: Flattener, node: Node) -> None:
         operands = [_aligned(flat, node, v) for v in (a, b)]
         flat.finish(node, flat.emit(node, node.op, *operands))
         return
+    if token == y.type.rank - 1:
+        _matrix_times_tokens(flat, node, a, b)
+        return
     expect_free(flat, [b], "right side")
     _expect_no_token_axis(flat, a, a.type.rank - 1, "contracts")
     if prod(b.type.shape[:-2]) == 1:
@@ -302,6 +308,14 @@ def _matmul(flat: Flattener, node: Node) -> None:
     *lead, width = (a.type.shape[i] for i in flat.kept(a))
     rows = flat.reshaped(node, flat.known[a], (flat.tokens, *lead, 1, width))
     flat.finish(node, flat.emit(node, node.op, rows, flat.known[b]))
+
+
+def _matrix_times_tokens(flat: Flattener, node: Node, a: Value, b: Value) -> None:
+    """Matrices that are free of tokens times columns that are tokens: [M, K] times [K, 1] each."""
+    expect_free(flat, [a], "left side")
+    columns = flat.known[b]
+    columns = flat.reshaped(node, columns, (*columns.type.shape, 1))
+    flat.finish(node, flat.emit(node, node.op, flat.known[a], columns))
 
 
 @rule(TakeAxis)

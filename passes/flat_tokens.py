@@ -21,11 +21,13 @@ from ..ir.dim import Dim, dim, symbols_of
 from ..ir.dtype import F32, I32, DType
 from ..ir.graph import Graph, Node, Value
 from ..ir.ops.attention import SLOTS, Attention
+from ..ir.ops.recurrence import STATE_SLOTS
 from ..ir.ops.sparse import GatherRows
 from ..ir.types import TensorType
 from .base import Pass
 from .flat_attention import kv_shape
 from .flat_positions import positions_for_counters
+from .flat_recurrence import STATEFUL, slot_shape
 from .flat_rules import Flattener, Refusal, flatten_node
 
 TOKENS, SEQS, PAGES, ROWS = (dim(name) for name in ("tokens", "seqs", "pages", "rows"))
@@ -36,7 +38,8 @@ CAPTURED_INPUTS = {"token_ids", "position_ids"}
 class FlatTokens(Pass):
     """
     (%token_ids: i32[1, tokens], %position_ids: i32[1, tokens]) -> f32[1, tokens, V] by `attention`
-      ->   the step inputs -> f32[rows, V] by `write_kv` and `paged_attention` on a state.
+      ->   the step inputs -> f32[rows, V] by `write_kv` and `paged_attention` on a state; layers
+    with a state of their own (`causal_conv`, `linear_recurrence`) by slots, one for each sequence.
     Requires: the captured form.  Ensures: values are [tokens, ...] or free of tokens.
     """
 
@@ -99,6 +102,9 @@ def _declare(flat: Flattener, old: Graph, kv_dtype: DType) -> None:
         "page_table": (SEQS, PAGES),
         "logit_rows": (ROWS,),
     }
+    slots = _slot_shapes(old)
+    if slots:
+        shapes["state_slots"] = (SEQS,)
     for name, shape in shapes.items():
         flat.inputs[name] = flat.graph.input(name, TensorType(I32, shape))
     for value in old.inputs:
@@ -112,6 +118,18 @@ def _declare(flat: Flattener, old: Graph, kv_dtype: DType) -> None:
     for i, ((heads, width), layers) in enumerate(_kv_shapes(old).items()):
         type = TensorType(kv_dtype, (layers, 2, SLOTS, heads, width))
         flat.states[heads, width] = flat.graph.state(f"kv_{i}" if i else "kv", type)
+    for i, (slot, layers) in enumerate(slots.items()):
+        type = TensorType(F32, (layers, STATE_SLOTS, *slot))
+        flat.slot_states[slot] = flat.graph.state(f"seq_{i}", type)
+
+
+def _slot_shapes(graph: Graph) -> dict[tuple[Dim, ...], int]:
+    """Shape of a slot -> how many layers have it."""
+    counts: dict[tuple[Dim, ...], int] = {}
+    for node in graph.nodes:
+        if isinstance(node.op, STATEFUL):
+            counts[slot_shape(node)] = counts.get(slot_shape(node), 0) + 1
+    return counts
 
 
 def _kv_shapes(graph: Graph) -> dict[tuple[Dim, Dim], int]:
@@ -124,17 +142,19 @@ def _kv_shapes(graph: Graph) -> dict[tuple[Dim, Dim], int]:
 
 
 def _gather_point(graph: Graph) -> tuple[int, Value]:
-    """The first node from the last attention on after which one value alone carries tokens; it.
+    """The first node from the last that mixes tokens on after which one value alone carries them;
+    it.
 
     Everything later then works on the rows whose logits are wanted.
     """
-    attentions = [i for i, n in enumerate(graph.nodes) if isinstance(n.op, Attention)]
+    mixers = (Attention, *STATEFUL)
+    mixing = [i for i, n in enumerate(graph.nodes) if isinstance(n.op, mixers)]
     last_use = _last_uses(graph)
     live = {v for v in graph.inputs if v in last_use}
     for i, node in enumerate(graph.nodes):
         live.update(v for v in node.outputs if any(symbols_of(d) for d in v.type.shape))
         live = {v for v in live if last_use.get(v, -1) > i}
-        if len(live) == 1 and i >= (attentions or [0])[-1]:
+        if len(live) == 1 and i >= (mixing or [0])[-1]:
             return i, live.pop()
     return len(graph.nodes) - 1, graph.outputs[0]
 

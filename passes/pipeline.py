@@ -27,6 +27,7 @@ from .instruments import Instrument, PassRecord, Timing, default_instruments
 from .quantize_activations import QuantizeActivations
 from .recognise_activations import RecogniseActivations
 from .recognise_attention import RecogniseAttention
+from .recognise_causal_conv import RecogniseCausalConv
 from .recognise_experts import RecogniseExperts
 from .recognise_gated_mlp import RecogniseGatedMlp
 from .recognise_layernorm import RecogniseLayernorm
@@ -64,6 +65,8 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         EliminateDead(),
         # What models spell out of attention, the one op that may mix tokens.
         RecogniseAttention(),
+        # Convolutions that look back only; with scans, what else may mix tokens.
+        RecogniseCausalConv(),
         Canonicalize(),
         FoldConstants(),
         EliminateCommon(),

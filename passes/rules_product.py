@@ -31,6 +31,20 @@ def matmul_with_weight(graph: Graph, node: Node) -> Value | None:
     return graph.emit(Linear(), x, source, before=node)
 
 
+def weight_times_columns(graph: Graph, node: Node) -> Value | None:
+    """A parameter times columns, of which there are as many as tokens, is a linear of rows."""
+    weight, x = node.inputs
+    if weight.kind != "param" or weight.type.rank != 2 or x.type.dtype != F32 or x.type.rank < 2:
+        return None
+    if isinstance(x.type.shape[-1], int):
+        return None
+    order = (*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2)
+    rows = graph.emit(Transpose(order), x, before=node)
+    return graph.emit(
+        Transpose(order), graph.emit(Linear(), rows, weight, before=node), before=node
+    )
+
+
 def linear_of_rows(graph: Graph, node: Node) -> Value | None:
     """reshape, linear, reshape back: the linear works on the last axis of any rank."""
     inner = produced_by(node.inputs[0], Linear)
@@ -46,6 +60,6 @@ def linear_of_rows(graph: Graph, node: Node) -> Value | None:
 
 
 RULES: dict[type[Op], tuple[Rule, ...]] = {
-    MatMul: (outer_product, matmul_with_weight),
+    MatMul: (outer_product, matmul_with_weight, weight_times_columns),
     Reshape: (linear_of_rows,),
 }

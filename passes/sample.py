@@ -50,6 +50,7 @@ def _step_inputs(graph: Graph) -> tuple[dict[str, int], dict[str, Array]]:
         "seqs": len(batch["seq_lens"]),
         "pages": batch["page_table"].shape[1],
         "rows": len(batch["logit_rows"]),
+        "num_slots": len(batch["seq_lens"]) + 1,
         "kv_slots": (int(batch["page_table"].max()) + 1) * page_size,
     }
     given = {v.name for v in graph.inputs}
@@ -79,6 +80,7 @@ def step_arrays(
         "seq_lens": np.array(lengths),
         "page_table": table,
         "logit_rows": ends - 1,
+        "state_slots": 1 + np.arange(len(lengths)),
     }
     return {name: array.astype(np.int32) for name, array in batch.items()}
 

@@ -30,6 +30,9 @@ class Limits:
     max_context: int = 2**31 - 1
     """Longest sequence, prompt and answer together."""
     prefix_cache: bool = True
+    state_slots: int = 0
+    """Slots of states beside the pages, the reserved one included; 0: the model has no such states.
+    Each running request owns one; what it holds is of no use to another, so no prefix is reused."""
     policy: Policy = "fcfs"
     """Who of equal priority starts next: the first to come, or who has most of it cached."""
     aging_steps: int = 256
@@ -52,6 +55,11 @@ class Limits:
             raise SglkError(
                 f"limits: expected max_running between 1 and max_step_tokens "
                 f"({self.max_step_tokens}), got {self.max_running}"
+            )
+        if self.state_slots and (self.prefix_cache or self.state_slots <= self.max_running):
+            raise SglkError(
+                "limits: expected prefix_cache off and a slot for each of max_running "
+                f"({self.max_running}) and one more, got {self.prefix_cache} and {self.state_slots}"
             )
         if self.policy not in POLICIES:
             raise SglkError(f"limits: expected a policy of {POLICIES}, got {self.policy!r}")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..targets.device import StepBatch
+from ..targets.device import NO_SLOTS, StepBatch
 from .request import Request
 
 _UNKNOWN = 0
@@ -83,6 +83,7 @@ class BatchBuffers:
         self._table = self._table_memory[:0].reshape(0, 0)
         self._stamps: list[int] = []  # of the pages that the rows of the table hold
         self._counting = np.arange(max_tokens, dtype=np.int32)
+        self._state_slots = np.zeros(max_seqs, dtype=np.int32)
 
     def fill(self, plan: Plan) -> StepBatch:
         """The step's arrays for these chunks, in their order; valid until the next call."""
@@ -112,7 +113,13 @@ class BatchBuffers:
             seq_lens=self._seq_lens[:seqs],
             page_table=self._table,
             logit_rows=self._logit_rows[:rows],
+            state_slots=NO_SLOTS if requests[0].slot is None else self._fill_state_slots(requests),
         )
+
+    def _fill_state_slots(self, requests: Sequence[Request]) -> NDArray[np.int32]:
+        slots = self._state_slots[: len(requests)]
+        slots[:] = [request.slot.number for request in requests if request.slot is not None]
+        return slots
 
     def _fill_decoding(self, requests: Sequence[Request], starts: Sequence[int]) -> None:
         """One token each, from plain numbers: much faster than an array access per request."""

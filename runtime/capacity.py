@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ..errors import RequestError, SglkError
-from ..targets.artifact import Artifact, Program
+from ..targets.artifact import LOAD_SYMBOLS, SLOTS, Artifact, Program
 from ..targets.dim_code import parse
 
 DEFAULT_KV_TOKENS = 8192
@@ -46,7 +46,7 @@ class Capacity:
     intermediate: int
     outputs: int
     states: int
-    """What states take besides pages."""
+    """What states take besides pages: a slot for each of `max_running` requests and one more."""
     page_bytes: int
     """Of one page: keys and values of all layers, and the host's accounting."""
     page_size: int
@@ -131,7 +131,7 @@ def plan_capacity(
         "rows": max(rows, min(max_step_tokens, _TYPICAL_SEQS)),
         "pages": -(-context // page_size),
     }
-    one, two = _state_bytes(program, 1), _state_bytes(program, 2)
+    one, two = (_state_bytes(program, pages, slots=1 + rows) for pages in (1, 2))
     parts = {
         "host": HOST_BYTES,
         "weights": artifact.weight_bytes(program.weights),
@@ -171,8 +171,19 @@ def kv_pages(artifact: Artifact, kv_memory: int | None) -> int:
     return pages_within(kv_memory, _state_bytes(program, 2) - _state_bytes(program, 1), page_size)
 
 
+def slots_for(artifact: Artifact, seqs: int) -> dict[str, int]:
+    """What a device is asked for at load so that ``seqs`` sequences run side by side: nothing, or
+    where the model keeps states beside its pages, a slot for each and the reserved one."""
+    has_slots = SLOTS in cast(list[str], artifact.manifest["features"])
+    return {"num_slots": 1 + seqs} if has_slots else {}
+
+
 def pages_within(kv_memory: int, page_bytes: int, page_size: int) -> int:
-    """Pages that a budget for keys and values holds, or `SglkError` if it is less than two."""
+    """Pages that a budget for keys and values holds, or `SglkError` if it is less than two.
+
+    A model without attention has none: its pages count tokens and cost what the host notes of them.
+    """
+    page_bytes = page_bytes or PAGE_HOST_BYTES + 4 * page_size
     count = kv_memory // page_bytes
     if count < 2:
         raise SglkError(
@@ -182,9 +193,9 @@ def pages_within(kv_memory: int, page_bytes: int, page_size: int) -> int:
     return count
 
 
-def _state_bytes(program: Program, num_pages: int) -> int:
-    env = {"num_pages": num_pages}
-    return sum(parse(state.bytes, ["num_pages"]).evaluate(env) for state in program.states)
+def _state_bytes(program: Program, num_pages: int, slots: int = 0) -> int:
+    env = {"num_pages": num_pages, "num_slots": slots}
+    return sum(parse(state.bytes, LOAD_SYMBOLS).evaluate(env) for state in program.states)
 
 
 def _grown(program: Program, text: str, largest: Mapping[str, int]) -> int:
@@ -193,4 +204,4 @@ def _grown(program: Program, text: str, largest: Mapping[str, int]) -> int:
     The number of pages is not known yet; no size but that of a state depends on it.
     """
     size = parse(text, program.all_symbols)
-    return int(size.evaluate({**largest, "num_pages": 1}) * _GROWTH)
+    return int(size.evaluate({**largest, "num_pages": 1, "num_slots": 1}) * _GROWTH)

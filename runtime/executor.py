@@ -22,11 +22,12 @@ from ..targets.device import (
     Logits,
     RunsAhead,
     host_ops_of,
+    slots_of,
 )
 from ..targets.registry import open_device
 from .admission import Limits, Policy
 from .batch import BatchBuffers, Plan
-from .capacity import DEFAULT_KV_TOKENS, pages_within, plan_capacity
+from .capacity import DEFAULT_KV_TOKENS, pages_within, plan_capacity, slots_for
 from .sampler import Draw
 
 _COUNTS = ("kv_memory", "memory", "max_step_tokens", "max_running", "max_context", "num_threads")
@@ -47,7 +48,8 @@ class LoadOptions:
     max_context: int | None = None
     """Longest sequence; None: what the model was made for."""
     prefix_cache: bool = True
-    """Reuse the keys and values of prefixes that earlier prompts share."""
+    """Reuse the keys and values of prefixes that earlier prompts share; models that keep states
+    beside them reuse nothing."""
     audit_cache: float = 0.0
     """Share of the prefix cache's hits that are computed again without it and compared."""
     audit_tolerance: float = 0.0
@@ -136,19 +138,22 @@ def open_executable(artifact: Artifact, device: str | None, options: LoadOptions
         num_pages=_num_pages(artifact, opened, int(target["page_size"]), options),
         max_tokens=options.max_step_tokens,
         num_threads=options.num_threads,
+        **slots_for(artifact, running),
     )
 
 
 def limits_of(executable: Executable, context: int, options: LoadOptions) -> Limits:
     """What the scheduler works within on this executable."""
     step_tokens = min(options.max_step_tokens, executable.max_tokens)
+    slots = slots_of(executable)
     return Limits(
         page_size=executable.page_size,
         num_pages=executable.num_pages,
         max_step_tokens=step_tokens,
         max_running=min(options.max_running, step_tokens),
         max_context=context,
-        prefix_cache=options.prefix_cache,
+        prefix_cache=options.prefix_cache and not slots,
+        state_slots=slots,
         policy=options.policy,
         aging_steps=options.aging_steps,
         prefill_share=options.prefill_share,

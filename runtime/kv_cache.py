@@ -2,6 +2,9 @@
 
 Joins the page pool (who owns a page) and the radix cache (which tokens it holds), so that the
 scheduler never touches a page itself. Each method changes everything or nothing.
+
+Where a model keeps states beside the pages, a request with pages has a slot of them too. A slot
+holds the state after a request's last token alone, so no prefix is taken over: no cache then.
 """
 
 from __future__ import annotations
@@ -16,11 +19,15 @@ from .request import Request
 class KVCache:
     """Page accounting for requests. Waiting requests own neither pages nor locks."""
 
-    def __init__(self, num_pages: int, page_size: int, *, prefix_cache: bool = True) -> None:
+    def __init__(
+        self, num_pages: int, page_size: int, *, prefix_cache: bool = True, state_slots: int = 0
+    ) -> None:
         self.page_size = page_size
         self.pool = PagePool(num_pages)
         self.tree = RadixCache(self.pool)
         self.prefix_cache = prefix_cache
+        self.slots = PagePool(state_slots) if state_slots else None
+        """Who owns which slot, by the rules of pages; slot 0 is reserved."""
 
     @property
     def num_available(self) -> int:
@@ -50,6 +57,8 @@ class KVCache:
         if fresh is None:
             self.tree.unlock(node)
             return False
+        if self.slots is not None:
+            request.slot = self._slot(self.slots)
         request.node = node
         request.num_published = len(cached)
         request.num_computed = len(cached) * self.page_size
@@ -90,6 +99,9 @@ class KVCache:
         self.pool.release(request.pages[request.num_published :])
         if request.node is not None:
             self.tree.unlock(request.node)
+        if self.slots is not None and request.slot is not None:
+            self.slots.release([request.slot])
+        request.slot = None
         request.drop_pages()
 
     def flush(self) -> int:
@@ -101,6 +113,8 @@ class KVCache:
         requests = list(requests)
         held = [page for request in requests for page in request.pages[request.num_published :]]
         self.pool.check(self.tree.pages(), held)
+        if self.slots is not None:
+            self.slots.check([], [r.slot for r in requests if r.slot is not None])
         self.tree.check()
         for request in requests:
             indices = [page.number for page in request.pages]
@@ -108,6 +122,13 @@ class KVCache:
                 raise AssertionError(f"request {request.id}: page row and pages differ")
             if request.num_slots != len(indices) * self.page_size:
                 raise AssertionError(f"request {request.id}: its slots are not those of its pages")
+
+    def _slot(self, slots: PagePool) -> Page:
+        """There is one for every request that may run, and who starts is one of them."""
+        found = slots.allocate(1)
+        if found is None:
+            raise AssertionError("kv cache: more requests run than there are slots of states")
+        return found[0]
 
     def _give(self, request: Request, pages: list[Page]) -> None:
         request.add_pages(pages)

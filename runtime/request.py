@@ -162,7 +162,7 @@ class Request:
         "finish_reason", "id",
         "last_token", "max_total", "namespace", "node", "num_cached", "num_computed", "num_matched",
         "num_preemptions", "num_prompt", "num_published", "num_slots", "num_tokens", "page_row",
-        "pages", "pages_stamp", "priority", "status", "stop_ids", "uses_cache",
+        "pages", "pages_stamp", "priority", "slot", "status", "stop_ids", "uses_cache",
     )  # fmt: skip
 
     def __init__(
@@ -209,6 +209,8 @@ class Request:
         self.num_published = 0
         self.num_slots = 0
         """Tokens that its pages hold; `KVCache` keeps it."""
+        self.slot: Page | None = None
+        """Its place in states beside the pages, while it runs, if the model has such states."""
         self.node: Node | None = None
         self._keys: list[bytes] = []
 

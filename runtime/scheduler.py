@@ -50,7 +50,12 @@ class Scheduler:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.kv = KVCache(limits.num_pages, limits.page_size, prefix_cache=limits.prefix_cache)
+        self.kv = KVCache(
+            limits.num_pages,
+            limits.page_size,
+            prefix_cache=limits.prefix_cache,
+            state_slots=limits.state_slots,
+        )
         self.waiting = WaitingQueue()
         self.running: dict[str, Request] = {}
         self.fit = OnlineFit()

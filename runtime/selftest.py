@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import ArtifactError
 from ..targets.artifact import Artifact
 from ..targets.artifact.schema import as_list, as_record, load_json
-from ..targets.device import Executable, StepBatch
+from ..targets.device import Executable, StepBatch, slots_of
 from ..targets.registry import open_device
 
 INPUTS = (
@@ -23,6 +23,8 @@ INPUTS = (
     "page_table",
     "logit_rows",
 )
+SLOTS = "state_slots"
+"""One more input of models with states beside the pages."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,17 @@ def run_selftest(
     run = _run_step if entry == "step" else _run_forward
     sizes = [len(case["inputs"].get("token_ids", [0])) for case in record["cases"]]
     lent = executable
+    slots = _num_slots(record)
     if lent is None or lent.num_pages < record["num_pages"] or lent.max_tokens < max(sizes):
         lent = None
+    if lent is not None and slots.get("num_slots", 0) > slots_of(lent):
+        lent = None
     executable = lent or open_device(device or target_name(artifact)).load(
-        artifact, num_pages=record["num_pages"], max_tokens=max(sizes), num_threads=num_threads
+        artifact,
+        num_pages=record["num_pages"],
+        max_tokens=max(sizes),
+        num_threads=num_threads,
+        **slots,
     )
     try:
         for case in record["cases"]:
@@ -85,10 +94,17 @@ def _record(artifact: Artifact) -> dict[str, Any]:
     return record
 
 
+def _num_slots(record: dict[str, Any]) -> dict[str, int]:
+    """What a device is asked for beside pages: slots up to the highest in use, if any is."""
+    used = [max(case["inputs"][SLOTS]) for case in record["cases"] if SLOTS in case["inputs"]]
+    return {"num_slots": 1 + max(used)} if used else {}
+
+
 def _run_step(
     artifact: Artifact, executable: Executable, case: dict[str, Any]
 ) -> dict[str, np.ndarray]:
-    inputs = {name: np.array(case["inputs"][name], np.int32) for name in INPUTS}
+    names = (*INPUTS, SLOTS) if SLOTS in case["inputs"] else INPUTS
+    inputs = {name: np.array(case["inputs"][name], np.int32) for name in names}
     return {"logits": np.asarray(executable.step(StepBatch(**inputs)))}
 
 

@@ -16,7 +16,7 @@ from .artifact.fill import FEATURE as FILLS
 from .artifact.fill import Fill
 from .artifact.host_ops import FEATURE as HOST_FEATURE
 from .artifact.host_ops import MEMBER as HOST_MEMBER
-from .artifact.program import Program
+from .artifact.program import SLOTS, Program
 from .expanded import TypeOf, stacked, write_blocks
 from .kernel import Kernel
 from .lowering import Lowering, WeightUse
@@ -104,7 +104,7 @@ def write_artifact(
     writer.finish(
         {
             "format": [1, 0],
-            "features": _features(weights.values()) + [HOST_FEATURE] * bool(parts.lowering.host_ops),
+            "features": _features(weights.values(), parts),
             "producer": parts.producer,
             "model": dict(parts.model),
             "target": {"name": parts.target, "page_size": parts.page_size, "variants": variants},
@@ -117,10 +117,12 @@ def write_artifact(
     )
 
 
-def _features(weights: Iterable[Mapping[str, object]]) -> list[str]:
-    """What a loader of these weights must be able to do."""
+def _features(weights: Iterable[Mapping[str, object]], parts: Parts) -> list[str]:
+    """What a loader must be able to do."""
     needs = {key for weight in weights for key in weight}
-    return [name for key, name in (("fill", FILLS), ("expand", EXPANDED)) if key in needs]
+    found = [name for key, name in (("fill", FILLS), ("expand", EXPANDED)) if key in needs]
+    found += [HOST_FEATURE] * bool(parts.lowering.host_ops)
+    return [*found, *[SLOTS] * parts.program.has_slots]
 
 
 def _json(value: object) -> bytes:

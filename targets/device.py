@@ -6,7 +6,7 @@ Run-time face: NumPy, the standard library and errors only. Every array is C-con
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .artifact import Artifact
 
 Int32s = NDArray[np.int32]
+NO_SLOTS: Int32s = np.zeros(0, np.int32)
+"""What a batch has in place of slots for a model without states beside the pages."""
 
 
 @dataclass
@@ -44,7 +46,7 @@ class StepBatch:
     """[S, P], rows padded with the reserved page 0"""
     logit_rows: Int32s
     """[L], ascending rows of the flat tokens"""
-    state_slots: Int32s | None = None
+    state_slots: Int32s = field(default_factory=lambda: NO_SLOTS)
     """[S], where the model keeps states beside the pages: the slot of each sequence, which no other
     owns; 0 is reserved. A sequence whose first tokens these are finds zeros there."""
 
@@ -159,6 +161,11 @@ class HasSlots(Protocol):
 
     num_slots: int
     """Slots of the states, the reserved slot 0 included; 0: the model has none."""
+
+
+def slots_of(executable: object) -> int:
+    """Slots of its states, the reserved one included; 0 where the model has none."""
+    return executable.num_slots if isinstance(executable, HasSlots) else 0
 
 
 @runtime_checkable
@@ -280,30 +287,6 @@ class WarmsUp(Protocol):
 
         It writes to pages: only while nothing is cached.
         """
-
-
-@dataclass
-class HostCount:
-    """How often the host did an op for the device, and its seconds, copies not included."""
-
-    calls: int = 0
-    seconds: float = 0.0
-
-
-@runtime_checkable
-class CountsHostOps(Protocol):
-    """An `Executable` may offer this too: what the host did, as no kernel of the chip can."""
-
-    @property
-    def host_counts(self) -> Mapping[str, HostCount]:
-        """By name of the op; {} where the device does everything."""
-
-
-def host_ops_of(executable: object) -> dict[str, tuple[int, float]]:
-    """Calls and seconds of each op that the host did; {} where nothing is counted."""
-    if not isinstance(executable, CountsHostOps):
-        return {}
-    return {op: (count.calls, count.seconds) for op, count in executable.host_counts.items()}
 
 
 @dataclass

@@ -21,7 +21,7 @@ from ..ir.types import TensorType
 from ..passes.choose_tiles import TileChoice
 from ..passes.plan_memory import Life, MemoryPlan, cover, plan_memory
 from ..passes.select_rows import HOST_KIND, Selection
-from .artifact.program import Arg, Bucket, Buffer, Call, Program
+from .artifact.program import LOAD_SYMBOLS, Arg, Bucket, Buffer, Call, Program
 from .host_calls import host_graph, host_symbol, symbols_in
 from .kernel import NATIVE, NUMBERS, POINTERS, Kernel, argument_names
 from .result_copies import copied_results
@@ -340,21 +340,22 @@ class Lowering:
         ]
 
     def _state(self, value: Value) -> Buffer:
-        """States are sized by the number of pages, known when the artifact is loaded."""
+        """States are sized by the number of pages or of slots, known when an artifact is loaded."""
         pages = as_dim(sympy.Integer(self.target.page_size) * dim("num_pages"))
         type = value.type.substitute({"kv_slots": pages})
-        if any(symbols_of(d) - {"num_pages"} for d in type.shape):
-            raise LoweringError(f"state {value!r}: expected a size in kv_slots alone")
+        if any(symbols_of(d) - set(LOAD_SYMBOLS) for d in type.shape):
+            raise LoweringError(f"state {value!r}: expected a size in kv_slots or num_slots alone")
         shape = tuple(dim_text(d) for d in type.shape)
         return Buffer(value.name, type.dtype.name, shape, "state", "0", dim_text(type.bytes))
 
 
 def is_decoder(captured: Graph) -> bool:
-    """Whether a captured graph is a causal LM: token ids, positions and attention, if only spelled
-    out."""
+    """Whether a captured graph is a causal LM: token ids, positions, and attention, if only spelled
+    out, or a layer with a state."""
     names = {v.name for v in captured.inputs}
-    has_attention = any(node.op.name in ("attention", "softmax") for node in captured.nodes)
-    return names == {"token_ids", "position_ids"} and has_attention
+    mixers = ("attention", "softmax", "convolution", "linear_recurrence")
+    mixes = any(node.op.name in mixers for node in captured.nodes)
+    return names == {"token_ids", "position_ids"} and mixes
 
 
 def entry_of(graph: Graph) -> str:

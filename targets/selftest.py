@@ -35,10 +35,10 @@ STEPS: tuple[tuple[str, tuple[Chunk, ...]], ...] = (
     ("prefill", (Chunk(0, 0, 17),)),
     ("decode", (Chunk(0, 17, 18),)),
     ("mixed batch", (Chunk(0, 18, 19), Chunk(1, 0, 7))),
-    ("resumed prefix", (Chunk(1, 7, 12),)),
+    ("resumed prefix", (Chunk(1, 7, 11),)),
     ("decode batch", (Chunk(0, 19, 20), Chunk(1, 11, 12))),
 )
-"""The last step runs token 11 of sequence 1 again over its own pages: same logits."""
+"""Each token once: what a state has passed cannot be run again."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,20 @@ class Case:
     logits: np.ndarray
 
 
-def make_cases(captured: Graph, read: Read, vocab_size: int, page_size: int) -> list[Case]:
-    """Run the reference and lay out the steps. ``read`` gives parameters as f32 values."""
+def make_cases(
+    captured: Graph, read: Read, vocab_size: int, page_size: int, *, has_slots: bool = False
+) -> list[Case]:
+    """Run the reference and lay out the steps. ``read`` gives parameters as f32 values.
+
+    With slots (states beside the pages), each sequence has its own.
+    """
     rng = np.random.default_rng(20)
     sequences = [rng.integers(0, vocab_size, n).astype(np.int32) for n in LENGTHS]
     logits = [_reference(captured, read, tokens) for tokens in sequences]
     first_pages = [1, 1 + -(-LENGTHS[0] // page_size)]
     return [
-        _case(name, chunks, sequences, logits, first_pages, page_size) for name, chunks in STEPS
+        _case(name, chunks, sequences, logits, first_pages, page_size, has_slots)
+        for name, chunks in STEPS
     ]
 
 
@@ -82,6 +88,7 @@ def _case(
     logits: list[np.ndarray],
     first_pages: list[int],
     page_size: int,
+    has_slots: bool,
 ) -> Case:
     spans = [np.arange(c.start, c.stop) for c in chunks]
     firsts = [first_pages[c.sequence] for c in chunks]
@@ -101,6 +108,8 @@ def _case(
         "page_table": table,
         "logit_rows": [int(s) - 1 for s in starts[1:]],
     }
+    if has_slots:
+        inputs["state_slots"] = [1 + c.sequence for c in chunks]
     return Case(name, inputs, np.stack([logits[c.sequence][c.stop - 1] for c in chunks]))
 
 

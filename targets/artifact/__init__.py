@@ -19,12 +19,13 @@ b'abcdef'
 
 from .artifact import Artifact
 from .manifest import FORMAT
-from .program import LOAD_SYMBOLS, Arg, Bucket, Buffer, Call, Program
+from .program import LOAD_SYMBOLS, SLOTS, Arg, Bucket, Buffer, Call, Program
 from .writer import ArtifactWriter
 
 __all__ = [
     "FORMAT",
     "LOAD_SYMBOLS",
+    "SLOTS",
     "Arg",
     "Artifact",
     "ArtifactWriter",

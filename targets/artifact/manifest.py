@@ -14,8 +14,9 @@ from .expand import FEATURE as EXPANDED
 from .expand import check_expand
 from .fill import DTYPES as FILLED
 from .fill import FEATURE as FILLS
-from .host_ops import FEATURE as HOST_OPS
 from .fill import Fill
+from .host_ops import FEATURE as HOST_OPS
+from .program import SLOTS
 from .schema import (
     as_dict,
     as_digest,
@@ -28,7 +29,7 @@ from .schema import (
 
 FORMAT = (1, 0)
 """Format version this code writes; it reads every minor version of the same major one."""
-KNOWN_FEATURES = frozenset({FILLS, EXPANDED, HOST_OPS})
+KNOWN_FEATURES = frozenset({FILLS, EXPANDED, HOST_OPS, SLOTS})
 """Features an artifact may require."""
 REQUIRED = ("format", "features", "producer", "model", "target", "programs", "weights", "members")
 _MODEL_SIZES = ("vocab_size", "context_length", "num_layers", "num_kv_heads", "head_dim")

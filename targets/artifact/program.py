@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import math
+import re
 from collections.abc import Sequence
 
 from ...errors import ArtifactError
@@ -29,8 +30,11 @@ from .schema import (
     shorten,
 )
 
-LOAD_SYMBOLS = ("num_pages",)
+LOAD_SYMBOLS = ("num_pages", "num_slots")
 """Symbols whose value is fixed when the artifact is loaded on a device."""
+_NUM_SLOTS = re.compile(r"\bnum_slots\b")
+SLOTS = "state-slots"
+"""What an artifact whose step program has slots names in its manifest's ``features``."""
 BUFFER_KINDS = ("input", "output", "temp", "state", "const")
 ARG_KINDS = ("buffer", "weight", "state", "i32", "i64", "f32")
 POINTER_KINDS = ("buffer", "weight", "state")
@@ -173,7 +177,13 @@ class Program:
     @functools.cached_property
     def all_symbols(self) -> tuple[str, ...]:
         """Symbols that sizes may use, in the order of the launch plan."""
-        return (*self.symbols, *(s for s in LOAD_SYMBOLS if s not in self.symbols))
+        known = LOAD_SYMBOLS if self.has_slots else LOAD_SYMBOLS[:1]
+        return (*self.symbols, *(s for s in known if s not in self.symbols))
+
+    @functools.cached_property
+    def has_slots(self) -> bool:
+        """Whether a state has a size in num_slots. Other programs do not know the symbol."""
+        return any(_NUM_SLOTS.search(state.bytes) for state in self.states)
 
     @property
     def weights(self) -> tuple[str, ...]:

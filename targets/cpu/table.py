@@ -21,6 +21,7 @@ from . import (
     rows_exact,
     rows_int8,
     rows_native,
+    rows_recurrence,
     rows_spatial,
     rows_tiles,
 )
@@ -43,5 +44,6 @@ TABLE: tuple[OperatorRow, ...] = (
     *high_rank.ROWS,
     *integers.ROWS,
     *rows_spatial.ROWS,
+    *rows_recurrence.ROWS,
 )
 DENIED: tuple[Denied, ...] = ()

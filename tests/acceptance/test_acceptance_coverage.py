@@ -18,6 +18,7 @@ RIGHT = {
     "bloom": "ALiBi, one matrix for q, k and v by head",
     "camembert": "positions that skip padding",
     "codegen": "rotation of pairs, one matrix for q, k and v in parts",
+    "bamba": "a state for each head, by scalar decays",
     "ctrl": "attention and masks of its own, positions by sines",
     "deepseek_v3": "latent attention, groups of experts",
     "exaone4": "layers without positions, norms after",
@@ -30,9 +31,12 @@ RIGHT = {
     "gpt_oss": "sinks, experts with biases",
     "gptj": "rotation of pairs",
     "hunyuan_v1_dense": "norms of heads after the rotation",
+    "jamba": "a selective scan beside attention and experts",
+    "mamba": "no attention at all",
     "nemotron": "norms with weights around one, squared activations",
     "olmoe": "norms across heads, many experts",
     "opt": "positions from an offset",
+    "recurrent_gemma": "a real-gated recurrence, a window",
     "xglm": "attention spelled out, positions by sines",
 }
 """What each type shows that others do not."""
@@ -44,10 +48,10 @@ def test_type_gives_the_logits_of_transformers(model_type: str) -> None:
     assert (row.status, row.reason) == ("pass", "")
 
 
-def test_recurrent_type_is_refused_by_name() -> None:
-    row = check("mamba")
+def test_loops_that_are_no_known_scan_are_refused_by_name() -> None:
+    row = check("xlstm")
     assert row.status == "refused"
-    assert "a convolution over them" in row.reason
+    assert "loops over tokens or chunks that are no scan known here" in row.reason
 
 
 def test_tiny_configurations_keep_what_matters() -> None:

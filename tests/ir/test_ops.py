@@ -19,6 +19,7 @@ from sglk.ir.ops.linear import GatedLinear, Linear, MatMul
 from sglk.ir.ops.moe import ExpertLinear, ExpertMlp, MoeRoute
 from sglk.ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
 from sglk.ir.ops.order import CumSum, PutAlong, TakeAlong, TopK
+from sglk.ir.ops.recurrence import CausalConv, LinearRecurrence, SlotConv, SlotRecurrence
 from sglk.ir.ops.reduce import Argmax, Argmin, Max, Mean, Min, Prod, Softmax, Sum
 from sglk.ir.ops.rope import Rope, RopeTable
 from sglk.ir.ops.shape import Broadcast, Concat, Iota, Reshape, Slice, Transpose
@@ -30,9 +31,11 @@ from sglk.ir.testing import random_array
 from sglk.ir.types import TensorType
 from sglk.ir.verify import verify
 
-SIZES = {"tokens": 5, "seqs": 2, "pages": 3, "rows": 2, "kv_slots": 32}
+SIZES = {"tokens": 5, "seqs": 2, "pages": 3, "rows": 2, "kv_slots": 32, "num_slots": 4}
 T = dim("tokens")
 STATE = "f32[2, 2, kv_slots, 2, 8]"
+PLACES = ["i32[seqs + 1]", "i32[seqs]", "i32[seqs]"]
+VALUES = ["f32[tokens, 4, 5]", "f32[tokens, 4, 3]", "f32[tokens, 4]"]
 PAGED = ["f32[tokens, 4, 8]", STATE, "i32[seqs + 1]", "i32[seqs]", "i32[seqs, pages]"]
 
 SAMPLES: dict[str, tuple[Op, list[str]]] = {
@@ -48,6 +51,19 @@ SAMPLES: dict[str, tuple[Op, list[str]]] = {
     "rope_write_kv": (
         RopeWriteKv(heads=4, layer=0, interleaved=True),
         ["f32[tokens, 64]", "f32[tokens, 4]", "f32[tokens, 4]", STATE, "i32[tokens]"],
+    ),
+    "causal_conv": (CausalConv(has_bias=True), ["f32[1, 6, tokens]", "f32[6, 3]", "f32[6]"]),
+    "slot_conv": (
+        SlotConv(layer=1),
+        ["f32[2, num_slots, 2, 6]", *PLACES, "f32[tokens, 6]", "f32[6, 3]"],
+    ),
+    "linear_recurrence": (
+        LinearRecurrence(has_rate=True),
+        [*["f32[1, tokens, 2, 3]"] * 2, "f32[1, tokens, 4, 1]", "f32[1, tokens, 4]", "f32[4, 3]"],
+    ),
+    "slot_recurrence": (
+        SlotRecurrence(layer=0, has_beta=True),
+        ["f32[1, num_slots, 4, 3, 5]", *PLACES, *["f32[tokens, 2, 3]"] * 2, *VALUES],
     ),
     "linear": (
         Linear(has_bias=True, has_residual=True, activation="gelu_tanh"),
@@ -117,7 +133,7 @@ def sample_graph(name: str) -> Graph:
     op, types = SAMPLES[name]
     graph = Graph("sample")
     for i, text in enumerate(types):
-        home = graph.state if ", kv_slots, " in text else graph.param if i % 2 else graph.input
+        home = graph.state if "_slots, " in text else graph.param if i % 2 else graph.input
         home(f"x{i}", parse_type(text))
     operands = [graph.find(f"x{i}") for i in range(len(types))]
     graph.outputs = list(graph.append(op, *operands, source="model.py:7 forward"))
@@ -133,6 +149,9 @@ def sample_array(name: str, i: int, type: TensorType, rng: np.random.Generator) 
     }
     if name == "paged_attention" and i in sequences:
         return sequences[i]
+    places = {1: np.array([0, 2, 5]), 2: np.array([2, 7]), 3: np.array([3, 1])}
+    if name.startswith("slot_") and i in places:
+        return places[i].astype(np.int32)
     return random_array(type, rng, SIZES)
 
 

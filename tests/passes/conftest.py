@@ -236,7 +236,7 @@ def run_alone(captured: Graph, ids: np.ndarray, params: dict[str, np.ndarray]) -
 
 
 class PagedRun:
-    """The step graph over a KV state that lives on between steps, on scattered pages."""
+    """The step graph over states that live on between steps, on scattered pages and slots."""
 
     PADDING = 2
 
@@ -249,7 +249,8 @@ class PagedRun:
         pages = 1 + rng.permutation(len(LENGTHS) * columns)
         self.table = pages.reshape(len(LENGTHS), columns).astype(np.int32)
         self.slots = (len(LENGTHS) * columns + 1) * PAGE
-        sizes = {"kv_slots": self.slots}
+        self.state_slots = 1 + rng.permutation(len(LENGTHS))
+        sizes = {"kv_slots": self.slots, "num_slots": len(LENGTHS) + 1}
         self.states = {v.name: random_array(v.type, rng, sizes) for v in graph.states}
 
     def step(
@@ -272,6 +273,7 @@ class PagedRun:
             "seqs": len(batch),
             "pages": self.table.shape[1],
             "kv_slots": self.slots,
+            "num_slots": len(LENGTHS) + 1,
         }
         graph = clone(self.graph, sizes)
         graph.outputs = [*graph.outputs, *(last_version(v) for v in graph.states)]
@@ -290,6 +292,7 @@ class PagedRun:
             "seq_lens": [self.done[s] for s in batch],
             "page_table": self.table[list(batch)],
             "logit_rows": np.arange(len(rows)),
+            "state_slots": self.state_slots[list(batch)],
         }
         return {**{k: np.array(v, np.int32) for k, v in arrays.items()}, **self.states}
 

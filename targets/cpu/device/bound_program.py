@@ -64,12 +64,14 @@ class BoundProgram:
         regions: Mapping[tuple[str, str], NDArray[np.uint8]],
         num_pages: int,
         host: HostCalls | None = None,
+        num_slots: int = 0,
     ) -> None:
         self._host = host
         self.entry = code.entry
         self.symbols = code.symbols
         self.own_symbols = code.own_symbols
-        self._num_pages = num_pages
+        self._load_sizes = {"num_pages": num_pages, "num_slots": num_slots}
+        self._known_at_load = [self._load_sizes[s] for s in code.symbols[len(code.own_symbols) :]]
         self._code = code
         self._library = library
         self._arena = arena
@@ -127,9 +129,9 @@ class BoundProgram:
         self.point(border.base, array.__array_interface__["data"][0], array.nbytes)
 
     def run(self, pool: int, values: Sequence[int]) -> None:
-        """Run all kernels for symbol values in the program's order (`num_pages` excluded)."""
+        """Run all kernels for symbol values in the program's order (those of load excluded)."""
         self._values[: len(values)] = values
-        self._values[len(values) : len(self.symbols)] = self._num_pages
+        self._values[len(values) : len(self.symbols)] = self._known_at_load
         self.point(ARENA, self._arena.address, self._arena.num_bytes)
         result = self._library.plan_run(pool, self.plan, self._reference)
         if result == ARENA_TOO_SMALL:
@@ -173,7 +175,7 @@ class BoundProgram:
 
     def bind_shapes(self, inputs: Mapping[str, Array]) -> dict[str, int]:
         """Symbol values that the shapes of the inputs give; every shape is checked."""
-        symbols = {"num_pages": self._num_pages}
+        symbols = dict(self._load_sizes)
         for name, border in self.inputs.items():
             for dim, extent in zip(border.shape, inputs[name].shape, strict=False):
                 if len(dim.code) == 1 and dim.symbols:

@@ -25,13 +25,19 @@ class CpuDevice:
     name = "cpu"
 
     def load(
-        self, artifact: Artifact, *, num_pages: int, max_tokens: int, num_threads: int | None = None
+        self,
+        artifact: Artifact,
+        *,
+        num_pages: int,
+        max_tokens: int,
+        num_threads: int | None = None,
+        num_slots: int = 0,
     ) -> CpuExecutable:
-        """Bind an artifact: load kernels, map weights, allocate ``num_pages`` pages."""
-        if not 1 <= num_pages <= MAX_PAGES or max_tokens < 1:
+        """Bind an artifact: load kernels, map weights, allocate pages and slots of states."""
+        if not (1 <= num_pages <= MAX_PAGES and 0 <= num_slots <= MAX_PAGES) or max_tokens < 1:
             raise DeviceError(
-                "cpu: expected at least one page and one token,"
-                f" got num_pages {num_pages} and max_tokens {max_tokens}"
+                "cpu: expected at least one page and one token, got num_pages"
+                f" {num_pages}, num_slots {num_slots} and max_tokens {max_tokens}"
             )
         _check_target(artifact)
         artifact.prefetch()
@@ -48,6 +54,7 @@ class CpuDevice:
                 max_tokens=max_tokens,
                 num_threads=threads,
                 isa=str(variant["isa"]),
+                num_slots=num_slots,
             )
             undo.pop_all()
         sizes = ", ".join(f"{k} {v / 2**20:.1f} MiB" for k, v in executable.memory_bytes().items())

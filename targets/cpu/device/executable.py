@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import ArtifactError, DeviceError
-from ...artifact import Artifact
+from ...artifact import LOAD_SYMBOLS, Artifact
 from ...artifact.host_ops import HostOps
-from ...device import STEP_FIELDS, HostCount, Int32s, StepBatch, arrays_of, sizes_of
+from ...device import STATE_SLOTS, STEP_FIELDS, HostCount, Int32s, StepBatch, arrays_of, sizes_of
 from ...dim_code import parse
 from .bound_program import Array, BoundProgram, CallTime
 from .host_calls import HostCalls
@@ -23,7 +23,7 @@ from .memory import Memory
 from .plan_code import PlanCode
 from .plan_file import plan_of
 from .row_sampler import RowSampler
-from .step_inputs import ValueChecker, check_step_program
+from .step_inputs import ValueChecker, check_step_program, checked_slots
 
 log = logging.getLogger(__name__)
 STEP = "step"
@@ -43,8 +43,10 @@ class CpuExecutable:
         max_tokens: int,
         num_threads: int,
         isa: str = "",
+        num_slots: int = 0,
     ) -> None:
         self.isa = isa
+        self.num_slots = num_slots
         self.num_pages = num_pages
         self.max_tokens = max_tokens
         self.num_threads = num_threads
@@ -52,6 +54,7 @@ class CpuExecutable:
         self.vocab_size = _size(artifact, "model", "vocab_size")
         self._programs: dict[str, BoundProgram] = {}
         self._step_bases: list[int] = []
+        self._slots_base = -1
         host_ops = HostOps.of(artifact)
         self.host_counts: Mapping[str, HostCount] = host_ops.counts
         host = HostCalls(host_ops) if host_ops.ops else None
@@ -62,11 +65,12 @@ class CpuExecutable:
         plans = [plan_of(artifact, entry) for entry in artifact.entries]
         self._regions = regions = _weights(artifact, plans) | self._states(plans)
         for plan in plans:
-            bound = BoundProgram(plan, library, self._arena, regions, num_pages, host)
+            bound = BoundProgram(plan, library, self._arena, regions, num_pages, host, num_slots)
             self._programs[plan.entry] = bound
             if plan.entry == STEP:
                 check_step_program(plan, self.page_size)
                 self._step_bases = [bound.input_base(name) for name in STEP_FIELDS]
+                self._slots_base = bound.input_base(STATE_SLOTS)
         self._reserve_arena(plans, _size(artifact, "model", "context_length"))
         self._logits = np.zeros((0, self.vocab_size), np.float32)
         self._rows = RowSampler(library)
@@ -102,6 +106,9 @@ class CpuExecutable:
         for base, array, address in zip(self._step_bases, arrays, addresses, strict=True):
             if base >= 0:
                 program.point(base, address, array.nbytes)
+        if self._slots_base >= 0:
+            slots = checked_slots(batch, self.num_slots)
+            program.point(self._slots_base, slots.ctypes.data, slots.nbytes)
         (logits,) = program.outputs.values()
         view = program.output(logits, (symbols["rows"], self.vocab_size))
         program.run(self._pool, [symbols[name] for name in program.own_symbols])
@@ -154,7 +161,7 @@ class CpuExecutable:
         sizes: dict[str, int] = {}
         for plan in plans:
             for state in plan.states:
-                size = state_bytes(state.bytes, self.num_pages)
+                size = state_bytes(state.bytes, self.num_pages, self.num_slots)
                 if sizes.setdefault(state.name, size) != size:
                     raise ArtifactError(f"cpu: state {state.name} has two sizes in the programs")
         return {("state", n): Memory(f"state {n}", size).array[:size] for n, size in sizes.items()}
@@ -165,15 +172,16 @@ class CpuExecutable:
         pages = -(-context_length // self.page_size) if self.page_size else 0
         usual = {"tokens": self.max_tokens, "seqs": seqs, "rows": seqs}
         usual |= {"pages": max(1, min(pages, self.num_pages)), "num_pages": self.num_pages}
+        usual["num_slots"] = self.num_slots
         for plan in plans:
             size = parse(plan.arena_bytes, plan.symbols)
             if size.symbols <= set(usual):
                 self._arena.ensure(size.evaluate(usual))
 
 
-def state_bytes(text: str, num_pages: int) -> int:
-    """Bytes of a state with so many pages."""
-    size = parse(text, ["num_pages"]).evaluate({"num_pages": num_pages})
+def state_bytes(text: str, num_pages: int, num_slots: int = 0) -> int:
+    """Bytes of a state with so many pages and slots."""
+    size = parse(text, LOAD_SYMBOLS).evaluate({"num_pages": num_pages, "num_slots": num_slots})
     if size < 0:
         raise ArtifactError(f"cpu: expected a state of 0 or more bytes, got {size}")
     return size

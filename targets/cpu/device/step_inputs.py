@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....errors import ArtifactError, DeviceError
-from ...device import STEP_FIELDS, StepBatch, StepSizes, arrays_of
+from ...device import STATE_SLOTS, STEP_FIELDS, Int32s, StepBatch, StepSizes, arrays_of
 from .library import Library
 from .plan_code import PlanCode
 
@@ -17,7 +17,11 @@ def check_step_program(plan: PlanCode, page_size: int) -> None:
     """Refuse a step program that wants other inputs than a step has."""
     inputs = {buffer.name: buffer.dtype for buffer in plan.inputs}
     outputs = [buffer.dtype for buffer in plan.outputs]
-    if set(inputs) - set(STEP_FIELDS) or set(inputs.values()) - {"i32"} or outputs != ["f32"]:
+    if (
+        set(inputs) - {*STEP_FIELDS, STATE_SLOTS}
+        or set(inputs.values()) - {"i32"}
+        or outputs != ["f32"]
+    ):
         raise ArtifactError(
             f"cpu: program {plan.entry}: expected int32 inputs out of {STEP_FIELDS} and one f32"
             f" output, got {inputs} and {outputs}"
@@ -27,6 +31,27 @@ def check_step_program(plan: PlanCode, page_size: int) -> None:
             f"cpu: program {plan.entry}: expected symbols out of {sorted(SYMBOLS)} and a"
             f" page_size, got {plan.own_symbols} and {page_size}"
         )
+
+
+def checked_slots(batch: StepBatch, num_slots: int) -> Int32s:
+    """The slots of a batch's sequences: each another, none outside, or two would share a state."""
+    slots, seqs = batch.state_slots, len(batch.seq_lens)
+    if slots.shape != (seqs,) or slots.dtype != np.int32:
+        raise DeviceError(
+            f"cpu: step input {STATE_SLOTS}: expected int32 of ({seqs},),"
+            f" got {slots.dtype} of shape {slots.shape}"
+        )
+    found = set(slots.tolist())
+    if (
+        not slots.flags.c_contiguous
+        or len(found) != seqs
+        or not 1 <= min(found) <= max(found) < num_slots
+    ):
+        raise DeviceError(
+            f"cpu: step input {STATE_SLOTS}: expected different values in 1..{num_slots - 1},"
+            f" got {slots.tolist()[:20]}"
+        )
+    return slots
 
 
 class ValueChecker:
