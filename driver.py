@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__, knobs
 from .errors import LoweringError, SglkError
+from .ir.few_bits import FORMS, tolerance_of
 
 if TYPE_CHECKING:
     from .frontend import Captured
@@ -30,14 +31,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
-DTYPES = ("bf16", "fp16", "fp32")
+DTYPES = ("bf16", "fp16", "fp32", *FORMS)
 QUANTS = ("keep", "none")
 WEIGHTS = ("stored", "dummy")
 KV_DTYPES = ("f16", "bf16", "f32")
 ACTIVATIONS = ("f32", "bf16", "int8")
-TOLERANCE = {"f32": 1e-3, "f16": 1e-2, "bf16": 1e-1, "int8": 1.5e-1}
-"""Largest relative L2 error of self-test logits by the type of cache or of activations, whichever
-is coarser; the reference has f32 in both."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,8 @@ class Options:
     """What the user can choose, checked when made."""
 
     dtype: str = "bf16"
-    """Storage of unquantized matrices; arithmetic is f32."""
+    """Storage of unquantized matrices; arithmetic is f32. One of `FORMS` is for the weights of
+    linears but the last; other matrices are bf16 then."""
     kv_dtype: str | None = None
     """Storage of the KV cache; None: f32 for ``fp32``, bf16 for rounded activations, else f16."""
     activations: str = "f32"
@@ -106,7 +105,7 @@ class Options:
     @property
     def tolerance(self) -> float:
         """Largest relative L2 error of self-test logits."""
-        return max(TOLERANCE[self.cache_dtype], TOLERANCE[self.activations])
+        return tolerance_of(self.dtype, self.cache_dtype, self.activations)
 
 
 @dataclass
@@ -191,17 +190,18 @@ def _silent(stage: str, done: int, total: int) -> None:
 
 def optimize(captured: Captured, target: Target, options: Options) -> tuple[Graph, PipelineReport]:
     """A captured graph made legal for a target, with the dtypes that the options ask for."""
-    from .ir.dtype import BF16, F16, F32, I8, dtype
+    from .ir.dtype import BF16, F32, I8, dtype
+    from .ir.few_bits import weight_types
     from .ir.rewrite import clone
     from .passes.pipeline import StepOptions, forward_pipeline, run_pipeline, step_pipeline
     from .targets.lowering import is_decoder
 
-    plain = {"bf16": BF16, "fp16": F16, "fp32": F32}[options.dtype]
+    plain, form = weight_types(options.dtype, target)
     infos = [captured.weights.info(name) for name in captured.weights.names()]
     blocks = [(info.name, dtype(info.dtype)) for info in infos if dtype(info.dtype).is_block]
     stored = tuple(blocks) if options.quant == "keep" else ()
     activations = {"f32": F32, "bf16": BF16, "int8": I8}[options.activations]
-    chosen = StepOptions(plain, dtype(options.cache_dtype), stored, activations)
+    chosen = StepOptions(plain, dtype(options.cache_dtype), stored, activations, form)
     graph = clone(captured.graph)
     pipeline = step_pipeline if is_decoder(graph) else forward_pipeline
     return graph, run_pipeline(graph, pipeline(target, chosen))

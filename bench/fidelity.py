@@ -38,7 +38,7 @@ from sglk.bench.fidelity_forced import Forced
 from sglk.bench.fidelity_prompts import Prompt, make_prompts
 from sglk.bench.fidelity_reference import Reference
 from sglk.bench.fidelity_rows import Rows, columns_of
-from sglk.driver import TOLERANCE
+from sglk.ir.few_bits import TOLERANCE
 from sglk.runtime.selftest import relative_error
 
 ARTIFACTS = {

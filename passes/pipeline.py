@@ -53,6 +53,8 @@ class StepOptions:
     """Parameter name and the type that the weight file holds it in, for ``--quant keep``."""
     activations: DType = F32
     """What products multiply: f32, bf16, or i8 where the weight is of a block type, else bf16."""
+    form: DType | None = None
+    """Type of few bits that weights of linears without a stored type get instead of ``dtype``."""
 
 
 def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
@@ -76,7 +78,7 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         FoldConstants(),
         EliminateCommon(),
         # The types that the artifact stores.
-        SetWeightDtypes(options.dtype, _supported(target, options)),
+        SetWeightDtypes(options.dtype, _supported(target, options), options.form),
         # Raise what the model spells out to the ops that kernels know.
         RecogniseActivations(),
         RecogniseLayernorm(),
@@ -116,7 +118,7 @@ def forward_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         FoldConstants(),
         EliminateCommon(),
         EliminateDead(),
-        SetWeightDtypes(options.dtype, _supported(target, options)),
+        SetWeightDtypes(options.dtype, _supported(target, options), options.form),
         FuseConvolutionScale(),
         RecogniseActivations(),
         RecogniseLayernorm(),

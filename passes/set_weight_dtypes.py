@@ -8,9 +8,10 @@ from typing import ClassVar
 from ..errors import PassError
 from ..ir.dtype import F32, DType
 from ..ir.graph import Graph, Node, Value
-from ..ir.ops.elementwise import Cast
+from ..ir.ops.elementwise import Binary, Cast, Unary
 from ..ir.ops.linear import GatedLinear, Linear
 from ..ir.ops.moe import ExpertLinear
+from ..ir.ops.shape import Reshape
 from ..ir.ops.sparse import Embedding
 from .base import Pass
 
@@ -29,13 +30,18 @@ class SetWeightDtypes(Pass):
     """For weights without a stored type."""
     stored: tuple[tuple[str, DType], ...] = ()
     """Parameter name and its own type, kept whatever ``dtype`` is."""
+    form: DType | None = None
+    """A form of few bits for weights of linears alone, but for those that make logits; where rows
+    are no multiple of its blocks they get ``dtype``."""
 
     def run(self, graph: Graph) -> bool:
         stored = dict(self.stored)
+        heads = _heads(graph) if self.form else set()
         changed = False
         for param in graph.params:
             if param.type.dtype == F32 and _is_matrix_weight(graph, param):
-                changed |= _retype(param, stored.get(param.name, self.dtype))
+                made = self.form if _takes_form(param, self.form, heads) else None
+                changed |= _retype(param, stored.get(param.name, made or self.dtype))
         for node in list(graph.nodes):
             changed |= self._cast_computed(graph, node)
         return changed
@@ -55,6 +61,29 @@ class SetWeightDtypes(Pass):
             return False
         graph.set_input(node, at, graph.emit(Cast(self.dtype), weight, before=node))
         return True
+
+
+def _heads(graph: Graph) -> set[Node]:
+    """Linears that make outputs, through nothing but a cap or a scale: of language models the
+    logits, where rounded weights cost most and are read for few rows."""
+    heads: set[Node] = set()
+    todo = list(graph.outputs)
+    while todo:
+        node = todo.pop().producer
+        if node is not None and isinstance(node.op, Linear):
+            heads.add(node)
+        elif node is not None and isinstance(node.op, Unary | Binary | Reshape):
+            todo += node.inputs
+    return heads
+
+
+def _takes_form(param: Value, form: DType | None, heads: set[Node]) -> bool:
+    if form is None:
+        return False
+    width = param.type.shape[-1]
+    linears = all(isinstance(node.op, Linear | GatedLinear) for node in param.uses)
+    fits = param.type.rank == 2 and isinstance(width, int) and width % form.block == 0
+    return linears and fits and not heads & set(param.uses)
 
 
 def _weight_index(node: Node) -> int | None:

@@ -161,8 +161,8 @@ def write_weights(
         made = parts.fill(use) if parts.fill else None
         content = _stored(writer, parts, use, read, pack) if made is None else _filled(*made)
         records[use.name] = {
-            "dtype": use.value.type.dtype.name,
-            "shape": list(use.value.type.concrete({})),
+            "dtype": use.dtype,
+            "shape": list(use.shape),
             "layout": use.layout,
             **content,
         }

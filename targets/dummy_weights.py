@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..errors import LoweringError
 from ..ir.graph import Node, Value
 from ..ir.ops.attention import RopeWriteKv
 from ..ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
 from .artifact.fill import DTYPES, Fill, fill_for
-from .lowering import WeightUse
+from .form_parts import SCALE, ZERO
+from .weight_use import WeightUse
 
 DEVIATION = 0.02
 """As models are initialized: ``initializer_range`` of most configs."""
+E4M3_REACH = 384.0
+"""Largest magnitude of elements that are made; 448 is the largest there is."""
+MIDDLE, REACH = 127.75, 127.7
+"""Of bytes, before they are cut: one integer of 8 bits, or two of 4."""
 _NORM_WEIGHT = {RmsNorm: 1, AddRmsNorm: 2, LayerNorm: 1}
 """Which operand of a norm is its weight."""
 _FIRST_NORM = 5
@@ -28,17 +34,33 @@ def dummy_fill(use: WeightUse, row_granule: RowGranule) -> tuple[Fill, int] | No
 
     ``row_granule`` gives the rows that a layout pads a matrix to a multiple of.
     """
-    type = use.value.type
-    if not depends_on_params(use.value) or type.dtype.name not in DTYPES:
+    if not depends_on_params(use.value) or use.dtype not in DTYPES:
         return None
-    shape = list(type.concrete({}))
-    if len(shape) > 1:
+    shape = list(use.shape)
+    if len(shape) > 1 and use.stored is None:
         granule = row_granule(use.layout)
         shape[0] = -(-shape[0] // granule) * granule
-    size = DTYPES[type.dtype.name]
+    size = DTYPES[use.dtype]
     for extent in shape:
         size *= extent
+    if use.stored is not None:
+        return _fill_of_part(use), size
     return fill_for(use.name, 1.0 if _is_norm_weight(use.value) else 0.0, DEVIATION), size
+
+
+def _fill_of_part(use: WeightUse) -> Fill:
+    """Elements over most of their range, with scales that make them even numbers around 0."""
+    form = use.value.type.dtype.form
+    if form is None:
+        raise LoweringError(f"weight {use.name}: expected a group form, got {use.value.type}")
+    reach = E4M3_REACH if form.is_float else form.zero
+    if use.layout == SCALE:
+        return fill_for(use.name, DEVIATION * 3**0.5 / reach, 0.0)
+    if use.layout == ZERO:
+        return fill_for(use.name, form.zero, 0.0)
+    if form.is_float:
+        return fill_for(use.name, 0.0, E4M3_REACH / 3**0.5)
+    return fill_for(use.name, MIDDLE, REACH / 3**0.5)
 
 
 def depends_on_params(value: Value) -> bool:

@@ -22,6 +22,7 @@ POINTERS = {
     "u32": "*u32",
     "u64": "*u64",
     "bool": "*u8",
+    "e4m3": "*fp8e4nv",
 }
 """Triton's pointer type for each plain dtype."""
 NUMBERS = {"i32": "i32", "i64": "i64", "f32": "fp32"}

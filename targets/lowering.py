@@ -27,6 +27,7 @@ from .kernel import NATIVE, NUMBERS, POINTERS, Kernel, argument_names
 from .result_copies import copied_results
 from .table import OperatorRow
 from .views import view_roots
+from .weight_use import WeightUse
 
 STEP = "step"
 """Entry point of decoders; others have ``forward``."""
@@ -40,15 +41,6 @@ class Operand:
 
     arg: Arg
     type: str
-
-
-@dataclass(frozen=True)
-class WeightUse:
-    """A static value in a physical layout; ``name`` is the weight's name in the artifact."""
-
-    name: str
-    value: Value
-    layout: str
 
 
 @dataclass(frozen=True)
@@ -132,13 +124,23 @@ class Lowering:
         self._zeros[name] = max(words, self._zeros.get(name, 0))
         return Operand(Arg("state", name), POINTERS["i32"])
 
-    def weight(self, value: Value, layout: str, dtype: str, offset: int = 0) -> Operand:
-        """A static value packed as ``layout``; ``dtype`` is what lies at ``offset`` bytes."""
+    def weight(
+        self,
+        value: Value,
+        layout: str,
+        dtype: str,
+        offset: int = 0,
+        stored: tuple[str, tuple[int, ...]] | None = None,
+    ) -> Operand:
+        """A static value packed as ``layout``; ``dtype`` is what lies at ``offset`` bytes.
+
+        ``stored``: see `WeightUse`.
+        """
         if value not in self._static:
             raise LoweringError(f"{value!r}: expected a weight, got a value computed from inputs")
         use = self.weights.get((value, layout))
         if use is None:
-            use = WeightUse(self._weight_name(value, layout), value, layout)
+            use = WeightUse(self._weight_name(value, layout), value, layout, stored)
             self.weights[value, layout] = use
         return Operand(Arg("weight", use.name, str(offset)), POINTERS[dtype])
 

@@ -11,6 +11,7 @@ from ..errors import LoweringError
 from ..ir.dtype import BF16, DType, dtype, round_bf16
 from ..ir.graph import Graph
 from ..ir.op import Array
+from ..ir.quantize import quantize
 from ..ir.quantized import Quantized
 from ..ir.types import TensorType
 
@@ -25,7 +26,9 @@ def typed_reader(graph: Graph, read: Read) -> Read:
 
 
 def as_dtype(name: str, array: Array, dtype: DType) -> Array:
-    """One tensor as ``dtype``; blocks may be dequantized but are never made here."""
+    """One tensor as ``dtype``: plain values are rounded to a group form, never to ggml's blocks."""
+    if dtype.form is not None and not isinstance(array, Quantized):
+        return quantize(np.asarray(array), dtype.name)
     if dtype.is_block:
         if not isinstance(array, Quantized) or array.dtype != dtype.name:
             raise LoweringError(f"weight {name}: expected blocks of {dtype}, got another type")

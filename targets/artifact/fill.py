@@ -7,9 +7,9 @@ arithmetic that wraps, with lo and hi the halves of i:
     h ^= h >> 16;  h *= 0x21F0AAAD;  h ^= h >> 15;  h *= 0x735A2D97;  h ^= h >> 15
     value = f32(i32(h >> 8) - 2^23) * step + mean
 
-so values are even over mean +- 2^23 * step, then rounded to the weight's dtype. `fill_array`
-is the definition; a device may make the same values with a kernel of its own. (Constants of the
-mixer: lowbias32, Chris Wellons, "Hash Function Prospector".)
+so values are even over mean +- 2^23 * step, then rounded to the weight's dtype (u8: cut).
+`fill_array` is the definition; a device may make the same values with a kernel of its own.
+(Constants of the mixer: lowbias32, Chris Wellons, "Hash Function Prospector".)
 
 >>> fill = Fill(seed=7, mean=1.0, step=2.0**-24)
 >>> fill_array(fill, 3, "f32")
@@ -30,8 +30,9 @@ from .schema import as_int, as_record, shorten
 
 FEATURE = "fills"
 """What an artifact with fills names in its manifest's ``features``."""
-DTYPES = {"f32": 4, "f16": 2, "bf16": 2}
+DTYPES = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "u8": 1}
 """Types that can be filled, and their bytes."""
+_HELD_AS = {"f32": "f4", "f16": "f2", "bf16": "u2", "e4m3": "u1", "u8": "u1"}
 HALF_RANGE = 1 << 23
 FILL_BLOCK = 4096
 """Elements that one program of a device's fill kernel makes (targets/kernels/fill.py)."""
@@ -71,11 +72,12 @@ def fill_for(name: str, mean: float, deviation: float) -> Fill:
 
 
 def fill_array(fill: Fill, count: int, dtype: str) -> NDArray[Any]:
-    """The first ``count`` elements in the dtype's own bytes (bf16 as uint16)."""
-    out = np.empty(count, {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}[dtype])
+    """The first ``count`` elements in the dtype's own bytes (bf16 as uint16, e4m3 as uint8)."""
+    out = np.empty(count, _HELD_AS[dtype])
+    rounded = {"bf16": _bf16, "e4m3": _e4m3}.get(dtype)
     for at in range(0, count, CHUNK):
         values = _values(fill, at, min(CHUNK, count - at))
-        out[at : at + len(values)] = _bf16(values) if dtype == "bf16" else values
+        out[at : at + len(values)] = rounded(values) if rounded else values
     return out
 
 
@@ -98,3 +100,13 @@ def _bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     bits = values.view(np.uint32)
     rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     return (rounded >> np.uint32(16)).astype(np.uint16)
+
+
+def _e4m3(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Rounded to nearest, ties to even, to 4 bits of exponent and 3 of fraction; at most 448."""
+    size = np.abs(values)
+    bits = size.view(np.uint32)
+    normal = ((bits + np.uint32(0x7FFFF) + ((bits >> 20) & np.uint32(1))) >> 20).astype(np.int32)
+    small = np.rint(np.minimum(size, 1.0) * np.float32(512)).astype(np.int32)
+    code = np.minimum(np.where(size < 2.0**-6, small, normal - (120 << 3)), 0x7E)
+    return (code | np.signbit(values).astype(np.int32) << 7).astype(np.uint8)

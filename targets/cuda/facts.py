@@ -21,6 +21,9 @@ TENSOR_MAPS = "tensor_maps"
 """Feature: tiles copied by tensor maps (TMA)."""
 DEPENDENT_LAUNCH = "dependent_launch"
 """Feature: a kernel may start while the one ahead of it ends (programmatic dependent launch)."""
+FP8_PRODUCTS = "fp8_products"
+"""Feature: tensor cores multiply e4m3 (Ada and Hopper tuning guides)."""
+FP8_CAPABILITY = 89
 FUSED_OPS = frozenset(
     {"expert_mlp", "gated_linear", "linear", "rope_write_kv", "rope_write_kv.norms"}
 )
@@ -63,8 +66,9 @@ class Chip:
 
     @property
     def features(self) -> frozenset[str]:
-        """Both came with compute capability 9.0 (programming guide)."""
-        return frozenset({TENSOR_MAPS, DEPENDENT_LAUNCH} if self.capability >= 90 else ())
+        """What came with compute capability 8.9 and 9.0 (programming guide)."""
+        since = {FP8_PRODUCTS: FP8_CAPABILITY, TENSOR_MAPS: 90, DEPENDENT_LAUNCH: 90}
+        return frozenset(name for name, first in since.items() if self.capability >= first)
 
 
 _GUIDE = "CUDA C++ Programming Guide, technical specifications per compute capability"
@@ -125,6 +129,14 @@ def weakest(chips: Sequence[Chip]) -> Chip:
     return min(chips, key=lambda chip: (len(chip.features), chip.shared_bytes.value))
 
 
+def forms_of(chip: Chip) -> frozenset[str]:
+    """Elements of weights that products read (`ir.forms`); others are expanded to bf16.
+
+    With ``--batch-invariant`` none: these products choose a kernel by the number of rows.
+    """
+    return frozenset(("i4", "i8", *(["e4m3"] if FP8_PRODUCTS in chip.features else [])))
+
+
 def cuda_target(chips: Sequence[Chip], *, batch_invariant: bool = False) -> Target:
     """Facts that hold for all of these chips, and what the user asks for."""
     base = weakest(chips)
@@ -146,5 +158,6 @@ def cuda_target(chips: Sequence[Chip], *, batch_invariant: bool = False) -> Targ
         fused_ops=FUSED_OPS,
         activation_dtype=BF16,
         features=base.features,
+        forms=frozenset() if batch_invariant else forms_of(base),
         batch_invariant=batch_invariant,
     )

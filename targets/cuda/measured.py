@@ -4,6 +4,8 @@ Files of ``measured/`` are JSON, one per chip, as ``bench/tuning_file.py`` write
 
     {"format": 1, "arch": "sm_90", "chip": "H200", "linear": [RECORD, ...], "normed": [...]}
 
+"linear" has all products, "normed" those that normalized their input on the way.
+
 A record is one way to compute one product, and its time among dependent launches, on weights that
 no cache holds:
 
@@ -12,7 +14,8 @@ no cache holds:
      "num_stages": 4}
 
 ``constants`` are those of a `LinearConfig`; ``maps`` says whether the host made the tensor maps.
-Those of "normed" normalized their input on the way.
+Weights of few bits have ``form`` (`WeightForm.key`), and ``x`` where rows are multiplied as another
+type than bf16.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from typing import Any
 
 from ...errors import LoweringError
 from .tiles import PART_ROWS, SKINNY_ROWS, LinearConfig, smem_bytes, tiles_of
+from .weight_form import PLAIN, WeightForm, form_of_key
 
 FORMAT = 1
 FILES = {"sm_90": "h200.json"}
@@ -47,6 +51,7 @@ class Product:
     n: int
     k: int
     gated: bool
+    form: WeightForm = PLAIN
 
     @property
     def numbers(self) -> int:
@@ -85,15 +90,18 @@ def near(records: Sequence[Record], product: Product) -> list[Record]:
 
 def alike(records: Sequence[Record], product: Product, config: LinearConfig) -> Record | None:
     """The measurement that tells most about a way to compute a product."""
-    same = [r for r in records if _kind(r.config) == _kind(config)]
+    same = [
+        r for r in records if r.product.form == product.form and _kind(r.config) == _kind(config)
+    ]
     return min(same, key=lambda r: (_distance(r.product, product), -r.product.m), default=None)
 
 
 def _kind(config: LinearConfig) -> tuple[object, ...]:
     """What all sizes of one way have in common."""
     c = config.constants
-    blocks = (c["BLOCK_N"], c["BLOCK_K"], c.get("STREAM"), c.get("SWAP"), c.get("SPLITS"))
-    return (config.kernel, *blocks, config.num_warps, config.num_stages)
+    names = ("BLOCK_N", "BLOCK_K", "UNITS", "STREAM", "SWAP", "SPLITS")
+    tile = (c.get(name) for name in names)
+    return (config.kernel, config.x, *tile, config.num_warps, config.num_stages)
 
 
 def _holds(record: Record, m: int) -> bool:
@@ -129,7 +137,7 @@ def fit(config: LinearConfig, product: Product) -> LinearConfig:
         splits = constants["SPLITS"]
     else:
         splits = -(-constants["PROGRAMS"] // tiles) if constants.get("STREAM") else 1
-    smem = smem_bytes(block, config.num_stages)
+    smem = smem_bytes(block, config.num_stages, 1 if config.x == "e4m3" else 2)
     return replace(config, constants=constants, splits=splits, smem_bytes=smem, tiles=tiles)
 
 
@@ -157,10 +165,12 @@ def read_records(content: Mapping[str, Any], where: str, part: str = "linear") -
 
 
 def _record(each: Mapping[str, Any]) -> Record:
-    product = Product(int(each["m"]), int(each["n"]), int(each["k"]), bool(each["gated"]))
+    form = form_of_key(str(each.get("form", "bf16")))
+    product = Product(int(each["m"]), int(each["n"]), int(each["k"]), bool(each["gated"]), form)
     constants = {str(name): int(value) for name, value in each["constants"].items()}
     config = LinearConfig(
-        str(each["kernel"]), constants, int(each["num_warps"]), int(each["num_stages"]), 1, 1024
-    )
+        str(each["kernel"]), constants, int(each["num_warps"]), int(each["num_stages"]), 1, 1024,
+        x=str(each.get("x", "bf16")),
+    )  # fmt: skip
     seconds = float(each["us"]) * 1e-6 + (MAPS_SECONDS if each["maps"] else 0.0)
     return Record(product, fit(config, product), seconds)

@@ -6,7 +6,7 @@ import sympy
 
 from ...ir.dim import Dim, as_dim
 from ...ir.dtype import BF16, F32
-from ...ir.graph import Node
+from ...ir.graph import Node, Value
 from ...ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
 from ...ir.ops.rope import Rope
 from ...ir.target import Target
@@ -15,17 +15,13 @@ from ..rows.linear import row_count, row_ranges, vector
 from ..rows.token import emit_nothing, emit_rope_table, next_power_of_two, width
 from ..table import OperatorRow, always
 from .dependent import launch_options
-from .rows_linear import is_done_by_readers
+from .fp8_rows import fp8_parts, warps_for
+from .rows_linear import is_done_by_readers, multiplies_fp8
 
 MAX_ROW = 16384
 """Elements of a row that a norm keeps in registers."""
 GATHER_BLOCK = 1024
 HEADS_PER_PROGRAM = 8
-
-
-def warps_for(block: int) -> int:
-    """Warps for a row of so many elements of 2 bytes: 16 bytes for each thread and load."""
-    return max(1, min(16, block // 256))
 
 
 def head_parts(*counts: int) -> int:
@@ -80,6 +76,10 @@ def emit_rmsnorm(node: Node, ctx: Lowering) -> None:
     x, w = node.inputs
     arguments = {"x": ctx.memory(x), "w": vector(ctx, w), "y": ctx.memory(node.outputs[0])}
     ranges = row_ranges(ctx, row_count(x))
+    if multiplies_fp8(node.outputs[0], ctx, ranges[0][0]):
+        arguments |= _fp8(node.outputs[0], ctx)
+        _norm(node, ctx, "rmsnorm_fp8", arguments, node.op.eps, {"OFFSET": 0.0, "GROUP": 0})
+        return
     needed = [guard for reach, guard in ranges if not is_done_by_readers(node, ctx, reach)]
     if len(needed) == len(ranges):
         _norm(node, ctx, "rmsnorm", arguments, node.op.eps, {"OFFSET": 0.0})
@@ -98,7 +98,17 @@ def emit_add_rmsnorm(node: Node, ctx: Lowering) -> None:
         "sum": ctx.memory(node.outputs[0]),
         "y": ctx.memory(node.outputs[1]),
     }
-    _norm(node, ctx, "add_rmsnorm", arguments, node.op.eps, {"OFFSET": 0.0})
+    if multiplies_fp8(node.outputs[1], ctx, row_ranges(ctx, row_count(x))[0][0]):
+        arguments |= _fp8(node.outputs[1], ctx)
+        _norm(node, ctx, "add_rmsnorm_fp8", arguments, node.op.eps, {"OFFSET": 0.0, "GROUP": 0})
+    else:
+        _norm(node, ctx, "add_rmsnorm", arguments, node.op.eps, {"OFFSET": 0.0})
+
+
+def _fp8(y: Value, ctx: Lowering) -> dict[str, Operand]:
+    """The result of a norm as fp8 rows, in its own memory."""
+    parts = fp8_parts(y, ctx.memory(y))
+    return {"y": parts["x"], "scales": parts["x_scale"]}
 
 
 def emit_layernorm(node: Node, ctx: Lowering) -> None:

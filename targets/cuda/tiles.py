@@ -18,6 +18,8 @@ SMS = {"sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148, "sm
 SHARED = {"sm_80": 166912, "sm_86": 101376, "sm_89": 101376, "sm_120": 101376}
 """Bytes of shared memory that one program may use, where it is less than MOST_SHARED."""
 MOST_SHARED = 232448
+E4M3_SPEED = 1.9
+"""Products of e4m3 in the time of one of bf16, in tensor cores that have both."""
 GEMV_ROWS = 4
 SKINNY_ROWS = 64
 
@@ -39,6 +41,8 @@ class LinearConfig:
     smem_bytes: int
     tiles: int = 1
     """Tiles of the largest product that the config is for; parts of them need scratch."""
+    x: str = "bf16"
+    """What rows are multiplied as: ``bf16``, or ``e4m3`` with a scale for each row."""
 
     @property
     def streams(self) -> bool:
@@ -250,25 +254,29 @@ def tiles_of(block: Block, m: int, n: int, gated: bool) -> int:
     return -(-m // block[0]) * -(-n // outputs)
 
 
-def smem_bytes(block: Block, stages: int) -> int:
+def smem_bytes(block: Block, stages: int, item_bytes: int = 2) -> int:
     """Shared memory: the stages, and a change of layout of up to 32 KiB at the end of a tile."""
     block_m, block_n, block_k = block
-    return stages * (block_m + block_n) * block_k * 2 + min(block_m * block_n * 4, 32768) + 1024
+    tiles = stages * (block_m + block_n) * block_k * item_bytes
+    return tiles + min(block_m * block_n * 4, 32768) + 1024
 
 
-def linear_cost(config: LinearConfig, m: int, n: int, k: int, gated: bool) -> TileCost:
-    """Work of one program of a launch, for `choose_tile`."""
+def linear_cost(
+    config: LinearConfig, m: int, n: int, k: int, gated: bool, w_bytes: float = 2.0
+) -> TileCost:
+    """Work of one program of a launch, for `choose_tile`; ``w_bytes`` for each weight."""
     c = config.constants
     w_rows = 2 * n if gated else n
     if "ROWS" in c:
         programs = -(-n // c["BLOCK_N"])
         weights = w_rows * k / programs
-        return TileCost(programs, 2.0 * m * weights, 2.0 * weights, config.smem_bytes)
+        return TileCost(programs, 2.0 * m * weights, w_bytes * weights, config.smem_bytes)
     tiles = tiles_of((c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]), m, n, gated)
     programs = c["PROGRAMS"] if "PROGRAMS" in c else tiles * c["SPLITS"]
     cut = config.streams or "SPLITS" in c
     per_program = tiles / programs if cut else -(-tiles // programs)
     flops = per_program * 2.0 * c["BLOCK_M"] * c["BLOCK_N"] * k
     parts = 4.0 * c["BLOCK_M"] * c["BLOCK_N"] * 3 if config.splits > 1 else 0.0
-    traffic = 2.0 * (w_rows * k + m * k + m * n) / programs
-    return TileCost(programs, flops, traffic + parts, config.smem_bytes)
+    traffic = (w_bytes * w_rows * k + 2.0 * (m * k + m * n)) / programs
+    speed = E4M3_SPEED if config.x == "e4m3" else 1.0
+    return TileCost(programs, flops / speed, traffic + parts, config.smem_bytes)

@@ -7,6 +7,7 @@ once: 2 to 512 rows, and small weights. Larger ones: `matmul_tiles.py`.
 
 Layouts
   x, w, bias, residual, y as in `matmul_tma.py`
+  x_scale, w_scale, w_zero, and w of other types: `weight_forms.py`; "i4" only with MAPS 2
   MAPS 0    x and w are pointers, tiles are loaded through tensor maps that each program makes
             (needs global scratch); MAPS 1: x and w are tensor maps made by the host, boxes as
             there; MAPS 2: loads of pointers, on any chip
@@ -17,7 +18,8 @@ Layouts
 Grid: (cdiv(M, BLOCK_M) * cdiv(N, outputs of a tile) * SPLITS, 1, 1); the parts of a tile, then the
   tiles of a column (or of a group of GROUP_M), follow one another.
 Limits: any M and N; MAPS 0 and 1 ask for K % 8 == 0 and bases at 16 bytes; blocks powers of two,
-  BLOCK_N, BLOCK_K >= 16, BLOCK_M >= 16. GROUP_M 0 where M <= BLOCK_M always. SPLITS <= K / BLOCK_K.
+  BLOCK_N, BLOCK_K >= 16 (e4m3 each: 32), BLOCK_M >= 16. GROUP_M 0 where M <= BLOCK_M always.
+  SPLITS <= K / BLOCK_K; BLOCK_K divides GROUP; K % 32 == 0 of "i4".
 Shared memory: num_stages * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 bytes; the tile's change of layout
   takes the place of the stages.
 SWAP: as in `split_k.py`. Numerics: bf16 products summed in f32 by the tensor cores, k ascending;
@@ -32,8 +34,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .epilogue import finish_tile, weight_rows
 from .matmul_tma import load_w, map_w, map_x
-from .split_k import load_tile
+from .split_k import load_columns, load_tile
 from .tile_schedule import finish_split, tile_at
+from .weight_forms import add_group, low_columns, scaled
 
 
 @triton.jit
@@ -46,9 +49,22 @@ def ask(pointers):
 
 
 @triton.jit
+def load_x(x, m, rows, k, K: tl.constexpr, BLOCK_K: tl.constexpr, FORM: tl.constexpr):
+    """Rows m and BLOCK_K columns from k; of "i4" those of the low and of the high numbers."""
+    if FORM == "i4":
+        columns = k + low_columns(tl.arange(0, BLOCK_K // 2))
+        low = load_columns(x, m, m < rows, columns, K, BLOCK_K)
+        xs = (low, load_columns(x, m, m < rows, columns + 16, K, BLOCK_K))
+    else:
+        xs = load_tile(x, m, m < rows, k, K, BLOCK_K, False)
+    return xs
+
+
+@triton.jit
 def linear(
-    x, w, bias, residual, y, partials, locks, rows,
+    x, w, x_scale, w_scale, w_zero, bias, residual, y, partials, locks, rows,
     K: tl.constexpr, N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
+    FORM: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     SPLITS: tl.constexpr, SWAP: tl.constexpr, MAPS: tl.constexpr, AHEAD: tl.constexpr,
     PDL: tl.constexpr,
@@ -56,6 +72,9 @@ def linear(
     """y = act(x @ W^T + bias) + residual, or act(gate) * up + residual."""
     OUTPUTS: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
     STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    WIDTH: tl.constexpr = BLOCK_K // 2 if FORM == "i4" else BLOCK_K  # elements of w in a step
+    W_ROW: tl.constexpr = K // 2 if FORM == "i4" else K
+    tl.static_assert(GROUP % BLOCK_K == 0)
     if MAPS == 0:
         x_map = map_x(x, rows, K, BLOCK_M, BLOCK_K)
         w_map = map_w(w, K, N, GATED, BLOCK_N, BLOCK_K)
@@ -79,15 +98,15 @@ def linear(
     acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), tl.float32)
     for step in range(begin, end):
         if MAPS == 2:
-            xs = load_tile(x, m, m < rows, step * BLOCK_K, K, BLOCK_K, False)
-            ws = load_tile(w, n, exists, step * BLOCK_K, K, BLOCK_K, N % OUTPUTS == 0)
+            xs = load_x(x, m, rows, step * BLOCK_K, K, BLOCK_K, FORM)
+            ws = load_tile(w, n, exists, step * WIDTH, W_ROW, WIDTH, N % OUTPUTS == 0)
         else:
             xs = x_map.load([row * BLOCK_M, step * BLOCK_K])
             ws = load_w(w_map, column, step * BLOCK_K, GATED, BLOCK_N, BLOCK_K)
-        if SWAP:
-            acc = tl.dot(ws, xs.T, acc)
-        else:
-            acc = tl.dot(xs, ws.T, acc)
+        acc = add_group(
+            xs, ws, acc, w_scale, w_zero, n, exists, step * BLOCK_K, K, FORM, GROUP, SWAP
+        )
+    acc = scaled(acc, x_scale, w_scale, m, rows, n, exists, GROUP, SWAP)
     if SPLITS > 1:
         finish_split(
             acc, None, bias, residual, y, partials, locks, tile, part, row, column, rows,

@@ -5,25 +5,27 @@ For more than 256 rows, bound by arithmetic: persistent programs take tile after
 plain loop over K, which the compiler keeps in flight better than `matmul_tma.py`'s single loop over
 the steps of all tiles. Fewer rows: `matmul_parts.py`.
 
-Layouts: as in `matmul_tma.py`, without partials and locks.
+Layouts: as in `matmul_tma.py`, without partials and locks; x_scale, w_scale, w_zero, and w of
+  other types than "i4": `weight_forms.py`.
 Grid: (PROGRAMS, 1, 1): the number of SMs, times the programs that fit on one.
-Limits: any M and N; K % 8 == 0 and all bases at 16 bytes (rules of tensor maps); blocks powers of
-  two, BLOCK_M >= 64. GROUP_M as in `split_k.py`.
+Limits: any M and N; K % 8 == 0 (of bytes: 16) and all bases at 16 bytes (rules of tensor maps);
+  blocks powers of two, BLOCK_M >= 64; BLOCK_K divides GROUP. GROUP_M as in `split_k.py`.
 FLAT: 1: the loads of a tile's first steps start while the tile before is stored; without effect
   where there is a residual: its loads would keep the compiler from keeping any in flight.
 Shared memory: num_stages * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 bytes; FLAT: and the change of layout.
 Numerics: bf16 products summed in f32 by the tensor cores, k ascending; where there is no activation
-  the sum starts with the residual, so that its loads are over before the products. PDL: as in
-  `gemv.py`; the wait comes first.
+  and no scale the sum starts with the residual, so that its loads are over before the products.
+  PDL: as in `gemv.py`; the wait comes first.
 """
 
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from .epilogue import finish_tile
+from .epilogue import finish_tile, weight_rows
 from .matmul_tma import load_w, map_w, map_x
 from .tile_schedule import tile_at
+from .weight_forms import add_group, scaled
 
 
 @triton.jit
@@ -46,15 +48,16 @@ def first_sums(
 
 @triton.jit
 def linear(
-    x, w, bias, residual, y, rows,
+    x, w, x_scale, w_scale, w_zero, bias, residual, y, rows,
     K: tl.constexpr, N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
+    FORM: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr, FLAT: tl.constexpr, MAPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """y = act(x @ W^T + bias) + residual, or act(gate) * up + residual."""
     OUTPUTS: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
     STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
-    FIRST: tl.constexpr = ACT == "none" and not GATED
+    FIRST: tl.constexpr = ACT == "none" and not GATED and w_scale is None
     FUSED: tl.constexpr = FLAT == 1 and residual is None
     x_map = x if MAPS else map_x(x, rows, K, BLOCK_M, BLOCK_K)
     w_map = w if MAPS else map_w(w, K, N, GATED, BLOCK_N, BLOCK_K)
@@ -65,11 +68,16 @@ def linear(
         gdc_wait()
     for tile in tl.range(tl.program_id(0), row_tiles * column_tiles, PROGRAMS, flatten=FUSED):
         row, column = tile_at(tile, row_tiles, column_tiles, GROUP_M)
+        m = row * BLOCK_M + tl.arange(0, BLOCK_M)
+        n, exists = weight_rows(column, N, BLOCK_N, GATED)
         acc = first_sums(residual if FIRST else None, row, column, rows, N, BLOCK_M, BLOCK_N)
         for step in range(STEPS):
             xs = x_map.load([row * BLOCK_M, step * BLOCK_K])
             ws = load_w(w_map, column, step * BLOCK_K, GATED, BLOCK_N, BLOCK_K)
-            acc = tl.dot(xs, ws.T, acc)
+            acc = add_group(
+                xs, ws, acc, w_scale, w_zero, n, exists, step * BLOCK_K, K, FORM, GROUP, False
+            )
+        acc = scaled(acc, x_scale, w_scale, m, rows, n, exists, GROUP, False)
         finish_tile(
             acc, None, bias, None if FIRST else residual, y, row, column, rows,
             N, ACT, GATED, BLOCK_M, BLOCK_N,

@@ -30,6 +30,16 @@ from .tile_schedule import finish_part, following, plan, streamed_tiles, tile_at
 
 
 @triton.jit
+def load_columns(p, r, exists, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Rows r and any columns k of a row-major matrix; zero outside. BLOCK_K: of all such tiles."""
+    pointers = p + r.to(tl.int64)[:, None] * K + k[None, :]
+    mask = exists[:, None]
+    if K % BLOCK_K != 0:
+        mask = mask & (k < K)[None, :]
+    return tl.load(pointers, mask=mask, other=0.0)
+
+
+@triton.jit
 def load_tile(p, r, exists, k0, K: tl.constexpr, BLOCK_K: tl.constexpr, ALL: tl.constexpr):
     """Rows r and BLOCK_K columns from k0 of a row-major matrix; zero outside."""
     k = tl.arange(0, BLOCK_K)

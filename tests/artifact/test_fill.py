@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from sglk.errors import ArtifactError
+from sglk.ir.groups import E4M3_VALUES
+from sglk.ir.quantize import e4m3_bytes
 from sglk.targets.artifact import Artifact
 from sglk.targets.artifact.fill import CHUNK, FEATURE, Fill, fill_array, fill_for
 
@@ -47,6 +49,15 @@ def test_bf16_is_the_rounded_value() -> None:
     assert np.all(np.abs(narrow - wide) <= np.abs(wide) * 2.0**-8)
 
 
+def test_small_types_hold_the_rounded_and_the_cut_value() -> None:
+    fill = fill_for("w", 0.0, 200.0)
+    wide, codes = fill_array(fill, 4000, "f32"), fill_array(fill, 4000, "e4m3")
+    assert np.array_equal(codes, e4m3_bytes(wide))
+    assert float(np.abs(E4M3_VALUES[codes] - wide).max()) <= 16.0  # half a step near 448
+    cut = Fill(1, 127.75, 127.7 / (1 << 23))
+    assert np.array_equal(fill_array(cut, 999, "u8"), np.floor(fill_array(cut, 999, "f32")))
+
+
 def _record(**changes: Any) -> dict[str, Any]:
     fill = {"seed": 3, "mean": 0.0, "step": 0.25}
     fixed = {"dtype": "f32", "shape": [5, 2], "layout": "row", "sections": {"w": [0, 40]}}
@@ -67,7 +78,7 @@ def test_an_artifact_makes_its_fills_when_they_are_read(tiny: Path, rewrite: Any
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype": "q4_1"}, "expected a fill of f32, f16, bf16, got 40 bytes of q4_1"),
+        ({"dtype": "q4_1"}, "expected a fill of f32, f16, bf16, e4m3, u8, got 40 bytes of q4_1"),
         ({"bytes": 41, "sections": {}}, "got 41 bytes of f32"),
         ({"fill": {"seed": -1, "mean": 0, "step": 0}}, "seed: expected a whole number"),
         ({"fill": {"seed": 1, "mean": True, "step": 0}}, "mean: expected a number"),

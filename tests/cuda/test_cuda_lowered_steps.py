@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sglk import knobs
 from sglk.driver import Options
-from sglk.ir.dtype import BF16
+from sglk.ir.dtype import BF16, dtype
 from sglk.passes.pipeline import StepOptions, run_pipeline, step_pipeline
 from sglk.targets.artifact import FORMAT, Artifact, ArtifactWriter
 from sglk.targets.artifact.fill import DTYPES, FEATURE, Fill
@@ -37,13 +37,14 @@ SEQUENCES = {
 """By name: tokens of this step, and before it, of each sequence."""
 
 
-@pytest.fixture(scope="module")
-def lowering() -> Lowering:
+@pytest.fixture(scope="module", params=["bf16", "e4m3_row_f32"])
+def lowering(request: pytest.FixtureRequest) -> Lowering:
     backend = CudaBackend()
+    form = None if request.param == "bf16" else dtype(request.param)
     graph = decoder_graph(SHAPE)
     with knobs.override(verify=False):
         target = backend.target(Options(arches=("sm90",), activations="bf16"))
-        run_pipeline(graph, step_pipeline(target, StepOptions(BF16, BF16, (), BF16)))
+        run_pipeline(graph, step_pipeline(target, StepOptions(BF16, BF16, (), BF16, form)))
         return backend.lower(graph, target)
 
 
@@ -65,11 +66,9 @@ def artifact(lowering: Lowering, tmp_path_factory: pytest.TempPathFactory) -> It
         variant = {"isa": "sm_90", "library": "kernels/sm_90.pack", "symbols": list(kernels)}
         weights = {}
         for use in lowering.weights.values():
-            type = use.value.type
-            dtype = type.dtype.name
-            size = int(np.prod([int(str(d)) for d in type.shape])) * DTYPES[dtype]
+            size = int(np.prod(use.shape)) * DTYPES[use.dtype]
             weights[use.name] = {
-                "fill": Fill(1, 0.0, 2.0**-26).to_json(), "bytes": size, "dtype": dtype,
+                "fill": Fill(1, 0.0, 2.0**-26).to_json(), "bytes": size, "dtype": use.dtype,
                 "shape": [], "layout": "row", "sections": {},
             }  # fmt: skip
         writer.finish({

@@ -153,6 +153,8 @@ def inputs(case: Case, device: str, seed: int) -> dict[str, Any]:
     if case.kernel is gemv.linear:
         norm = None if case.norm is None else normal(case.k)
         return given | {"norm": norm, "scale": None, "eps": 1e-5}
+    if case.kernel in (matmul_parts.linear, matmul_tiles.linear):
+        given |= {"x_scale": None, "w_scale": None, "w_zero": None}
     if case.kernel is matmul_tiles.linear:
         return given
     programs, block = grid(case), case.tiles["BLOCK_M"] * case.tiles["BLOCK_N"]
@@ -206,6 +208,8 @@ def launch(case: Case, given: dict[str, Any]) -> None:
     constants = {"K": case.k, "N": case.n, "ACT": case.act, "GATED": int(case.gated), "PDL": 0}
     if case.kernel is gemv.linear:
         constants["OFFSET"] = case.norm or 0.0
+    if "w_zero" in given:
+        constants |= {"FORM": "same", "GROUP": 0}
     constants |= case.tiles
     case.kernel[(grid(case),)](**given, **constants, **case.options)
 

@@ -23,7 +23,10 @@ TYPES = {
 
 def compiled(fn: Any, arch: int, constants: dict[str, Any], **options: Any) -> Any:
     constants = {"N": 4096, "K": 1024, "ACT": "none", "GATED": 0, "PDL": 0} | constants
-    constants |= {name: None for name in ("bias", "scale") if name in fn.arg_names}
+    absent = ("bias", "scale", "x_scale", "w_scale", "w_zero")
+    constants |= {name: None for name in absent if name in fn.arg_names}
+    if "w_zero" in fn.arg_names:
+        constants = {"FORM": "same", "GROUP": 0} | constants
     types = {n: "constexpr" if n in constants else TYPES[n] for n in fn.arg_names}
     aligned = [i for i, n in enumerate(fn.arg_names) if types[n].startswith("*")]
     attrs = {(i,): [["tt.divisibility", 16]] for i in aligned}
