@@ -133,6 +133,7 @@ def open_executable(artifact: Artifact, device: str | None, options: LoadOptions
     """Bind an artifact to its device with as many pages as the budget gives."""
     target = cast(dict[str, Any], artifact.manifest["target"])
     opened = open_device(device or str(target["name"]))
+    running = min(options.max_running, options.max_step_tokens)
     return opened.load(
         artifact,
         num_pages=_num_pages(artifact, opened, int(target["page_size"]), options),
