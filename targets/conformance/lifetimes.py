@@ -13,6 +13,7 @@ import numpy as np
 from ...errors import DeviceError, SglkError
 from ..artifact import Artifact
 from ..device import SAMPLED_ROW, HasArgmax, HasSample
+from . import ahead
 from .chip import Chip
 from .decoder import SHAPES, Reference
 from .outcome import Outcome, crashed, judged
@@ -106,7 +107,7 @@ def arrays_are_read(bench: Bench) -> str:
         (pages,) = session.pages(len(tokens))
         batch = make_batch([Chunk(tokens, 0, len(tokens), pages)], session.page_size)
         logits = session.executable.step(batch)
-        for array in vars(batch).values():
+        for array in filter(lambda field: field is not None, vars(batch).values()):
             array[...] = 0
         return session.wrong(np.array(logits, np.float32), tokens, len(tokens) - 1)
 
@@ -234,4 +235,5 @@ RULES: dict[str, Rule] = {
     "more pages than there is memory": too_much_memory,
     "greedy choice on the device": greedy,
     "random choice on the device": sampled,
+    **ahead.RULES,
 }

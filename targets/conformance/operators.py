@@ -70,8 +70,8 @@ def check_ops(chip: Chip, quick: bool = False, wanted: Sequence[str] = ()) -> It
 
 
 def _on_host(chip: Chip, cases: Sequence[Case]) -> list[Trial]:
-    """One case of an op without a row, where the host does such ops: what it gets, and what it gives
-    back."""
+    """One case of an op without a row, where the host does such ops: operands and results get
+    there and back."""
     has_host = HOST_OPS in chip.target.features and chip.table
     first = next((case for case in cases if not _refused(chip, case)), None) if has_host else None
     return [Trial(first, on_host=True)] if first else []

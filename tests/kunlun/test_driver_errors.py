@@ -228,6 +228,22 @@ def test_source_kernels_need_finishing() -> None:
         kernel_image("add", {"kind": "source"}, b"")
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"kinds": "pz"}, "kinds: expected letters of plifd, got 'pz'"),
+        ({"kinds": None}, "kinds: expected letters"),
+        ({"engine": "yes"}, "engine: expected a whole number, got 'yes'"),
+        ({"printf_offset": []}, "printf_offset: expected a whole number"),
+    ],
+)
+def test_a_malformed_description_is_one_sentence(
+    bench: Any, scale: PackedKernel, change: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ArtifactError, match=f"kernel k: {sentence}"):
+        bench.xpu.load_kernel("k", PackedKernel({**scale.meta, **change}, scale.data))
+
+
 def test_a_foreign_handle_is_no_kernel(bench: Any) -> None:
     bench.library.call("xpu_launch_config", 1, 64, None)
     with pytest.raises(DeviceError, match="expected a loaded kernel"):

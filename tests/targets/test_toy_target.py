@@ -177,6 +177,33 @@ def gives_fewer_pages(load: Any) -> None:
     device.ToyExecutable.__init__ = make
 
 
+def runs_ahead(load: Any) -> None:
+    """Steps in a queue, done at once; rightly."""
+    _queue(load, lambda token, chosen: chosen[-1 - token] if token < 0 else token)
+
+
+def forgets_the_tokens_of_a_queue(load: Any) -> None:
+    _queue(load, lambda token, chosen: max(0, token))
+
+
+def _queue(load: Any, token_of: Callable[[int, list[int]], int]) -> None:
+    executable = load("toy_sglk.device").ToyExecutable
+
+    def submit(self: Any, batch: Any, rows: Any) -> None:
+        chosen = getattr(self, "_chosen", [])
+        batch.token_ids[:] = [token_of(int(t), chosen) for t in batch.token_ids]
+        self._chosen = [int(t) for t in self.step(batch).argmax(-1)]
+        self._queue = [*getattr(self, "_queue", []), self._chosen]
+
+    executable.can_run_ahead, executable.submit = True, submit
+    executable.collect = lambda self: np.array(self._queue.pop(0), np.int32)
+
+
+def test_a_chip_that_runs_ahead_conforms(toy: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    runs_ahead(toy)
+    assert main(["conformance", "toy", "--section", "device"]) == 0, capsys.readouterr().out
+
+
 def has_no_row_for_products(load: Any) -> None:
     backend = load("toy_sglk.backend")
     backend.TABLE = backend.ToyBackend.table = tuple(r for r in backend.TABLE if r.op != "linear")
@@ -228,6 +255,12 @@ def has_no_row_for_products(load: Any) -> None:
             "device",
             "two executables share no pages",
             "expected a relative error",
+        ),
+        (
+            forgets_the_tokens_of_a_queue,
+            "device",
+            "steps in a queue",
+            "of a queue: expected",
         ),
         (
             has_no_row_for_products,

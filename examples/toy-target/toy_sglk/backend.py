@@ -44,11 +44,13 @@ STORED = (F32, BF16)
 
 
 def floats(node: Node, target: Target) -> str:
-    """Operands and results in f32, or integers; a cache may be f16."""
+    """Operands and results in f32 or i32; a cache may be f16."""
     for value in (*node.inputs, *node.outputs):
         is_cache, dtype = value.type.rank == 5, value.type.dtype
         if dtype.is_float and dtype not in ((F32, F16) if is_cache else (F32,)):
             return f"expected f32, got {value.type}"
+        if not target.supports(dtype):
+            return f"no kernel for {value.type}"
     return ""
 
 
