@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,12 +51,17 @@ def cases(suites: Sequence[str] = SUITES) -> Iterator[Case]:
             yield from folder_cases(folder)
 
 
-def node_cases() -> Iterator[Case]:
-    from onnx.backend.test.case.node import collect_testcases
+def node_cases(modules: Sequence[str] = ()) -> Iterator[Case]:
+    """All node tests, which are made as they are collected; or those of some of onnx's modules
+    (and of any that were imported before)."""
+    from onnx.backend.test.case import node
 
-    with np.errstate(all="ignore"):
-        found = collect_testcases(None)
-    for test in found:
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # theirs, about numbers made to overflow
+        for module in modules:
+            importlib.import_module(f"{node.__name__}.{module}")
+        found = node._NodeTestCases if modules else node.collect_testcases(None)
+    for test in list(found):
         sets = [([*map(_array, i)], [*map(_array, o)]) for i, o in test.data_sets or ()]
         assert test.model is not None
         yield Case(

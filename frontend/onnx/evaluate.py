@@ -156,7 +156,7 @@ class Evaluator:
         if _may_fold(node) and all(_is_fixed(slot) for slot in slots):
             values = [slot.fixed for slot in slots]
             node.slots = list(zip(values, slots, strict=True))
-            with outside_trace(), torch.no_grad():
+            with outside_trace():
                 results = _listed(function(node, *values))
                 folded = [_folded(result) for result in results]
             if all(slot is not None for slot in folded):

@@ -48,8 +48,10 @@ def _symbols(condition: Any) -> list[Any]:
 
 
 def _always(condition: Any) -> bool:
-    """That a size is not 1 (or 0) torch takes for granted everywhere."""
+    """That a size is not 1 (or 0), or at least 2, torch takes for granted everywhere."""
     if isinstance(condition, sympy.Ne) and condition.args[1] in (0, 1):
+        return True
+    if isinstance(condition, sympy.Ge) and condition.args[1] == 2:
         return True
     return all(bool(condition.xreplace(sizes)) for sizes in _trials(_symbols(condition)))
 

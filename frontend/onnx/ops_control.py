@@ -48,57 +48,43 @@ def _need(node: Node, needs: frozenset[str], reason: str) -> NoReturn:
 @op("Loop")
 def loop(node: Node, count: Tensor | None, condition: Tensor | None, *state: Value) -> Value:
     """Known trips are written out. With a condition found as it runs, all trips are, and those
-    after its end keep the values."""
+    after its end keep the values. Without one, what the body says of it is ignored."""
     body: Subgraph = node.attrs["body"]
-    trips = _trips(node, count)
+    trips, is_bounded = _trips(node, count)
     values = [node.slot(v) for v in state]
-    going = (
-        node.slot(condition)
-        if condition is not None
-        else as_slot(Known(objects([True], ()), torch.bool))
-    )
+    always = as_slot(Known(objects([True], ()), torch.bool))
+    going = always if condition is None else node.slot(condition)
     scans: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - len(values))]
     for trip in range(trips):
         if _is_over(going):
             break
-        step = as_slot(Known(objects([trip], ())))
-        after, *results = node.run(body, [step, going, *values])
+        if going.fixed is None and (scans or not is_bounded):
+            _need(node, going.needs, "expected a known number of trips, got one that depends on a "
+                  "condition")  # fmt: skip
+        after, *results = node.run(body, [Known(objects([trip], ())), going, *values])
         new, made = results[: len(values)], results[len(values) :]
         if going.fixed is None:
             new = [_kept(node, going, a, b) for a, b in zip(new, values, strict=True)]
-            after = _both(going, after)
-        if made and going.fixed is None:
-            _need(node, going.needs, "expected a known number of trips, got scan outputs whose "
-                  "length depends on a condition")  # fmt: skip
-        values, going = new, after
+        values, going = new, going if condition is None else _both(going, after)
         for scan, value in zip(scans, made, strict=True):
             scan.append(tensor_in(value))
-    _expect_end(node, count, going, trips)
+    if not is_bounded and not _is_over(going):
+        node.refuse(f"expected a loop that ends within {trips} trips, got one that does not")
     needs = frozenset[str]().union(*(v.needs for v in values), going.needs)
     return (*values, *(Slot(_stacked(node, body, s), needs=needs) for s in scans))
 
 
-def _trips(node: Node, count: Tensor | None) -> int:
-    if count is None:
-        return MAX_TRIPS
-    (trips,) = node.ints(count)
+def _trips(node: Node, count: Tensor | None) -> tuple[int, bool]:
+    """How many are written out at most, and whether the loop itself has that bound. Exporters
+    write the largest integer where only the condition ends a loop."""
+    trips = None if count is None else node.ints(count)[0]
+    if trips is None or (isinstance(trips, int) and trips >= 2**31 - 1):
+        return MAX_TRIPS, False
     if not isinstance(trips, int):
         node.refuse("expected a known number of trips, got one that depends on a free size")
-    if trips > MAX_TRIPS and not _is_unbounded(trips):
+    if trips > MAX_TRIPS:
         node.refuse(f"expected at most {MAX_TRIPS} trips, got {trips}")
-    return min(trips, MAX_TRIPS)
-
-
-def _is_unbounded(trips: int) -> bool:
-    """Exporters write the largest integer where only the condition ends a loop."""
-    return trips >= 2**31 - 1
-
-
-def _expect_end(node: Node, count: Tensor | None, going: Slot, trips: int) -> None:
-    bounded = count is not None and not _is_unbounded(int(node.ints(count)[0]))
-    if bounded or _is_over(going):
-        return
-    _need(node, going.needs, f"expected a loop that ends within {trips} trips, got none known")
+    return trips, True
 
 
 def _is_over(going: Slot) -> bool:
@@ -112,6 +98,9 @@ def _kept(node: Node, going: Slot, new: Slot, old: Slot) -> Slot:
 
 
 def _both(a: Slot, b: Slot) -> Slot:
+    """The loop goes on if it did and the body says so."""
+    if a.fixed is not None:
+        return b  # it is true, or the loop would be over
     result = torch.logical_and(tensor_in(a).reshape(()), tensor_in(b).reshape(()))
     return Slot(result, needs=a.needs | b.needs)
 
