@@ -346,14 +346,14 @@ class _Compile:
     def _write(self, writer: Any, parts: Any, captured: Captured) -> dict[str, Any]:
         from .targets.assemble import write_artifact
         from .targets.report import make_report
-        from .targets.weights import source_bytes, typed_reader
+        from .targets.weight_record import source_record
+        from .targets.weights import typed_reader
 
         report: dict[str, Any] = {}
-        stored = captured.weights
 
         def finish_report() -> dict[str, Any]:
             report.update(make_report(parts, captured.graph, self.passes, self.clock.seconds))
-            report["source_bytes"] = source_bytes(map(stored.info, stored.names()))
+            report.update(source_record(parts, captured.weights))
             return report
 
         read = typed_reader(parts.lowering.graph, captured.weights.read)

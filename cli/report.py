@@ -96,6 +96,7 @@ def _result_lines(report: Mapping[str, Any]) -> list[str]:
     return [
         f"  weights      {size_text(report['weight_bytes'])} "
         f"(the source holds {size_text(report['source_bytes'])})",
+        *weight_lines(report.get("weights", {})),
         *expansion_lines(kernels),
         f"  activations  {model.get('activations', 'f32')}, cache {model.get('kv_dtype', 'none')}",
         f"  graph        {captured} ops captured, {final} after passes",
@@ -103,6 +104,19 @@ def _result_lines(report: Mapping[str, Any]) -> list[str]:
         f"  kernels      {len(kernels)} for {', '.join(report['isas'])}, {tiled} of chosen tile",
         f"  step memory  {_memory_text(report['memory'])}",
         *host_lines(report.get("host_ops", {})),
+    ]
+
+
+def weight_lines(weights: Mapping[str, Any]) -> list[str]:
+    """Types of few bits, and what of the checkpoint is otherwise in the artifact."""
+    forms = weights.get("forms", {})
+    few = {name: form for name, form in forms.items() if name not in ("f32", "bf16", "f16")}
+    texts = [f"{n} x{form['count']} ({size_text(form['bytes'])})" for n, form in few.items()]
+    wide = [f"{change} x{count}" for change, count in weights.get("expanded", {}).items()]
+    return [
+        *([f"  kept as      {', '.join(texts)}"] if texts else []),
+        *([f"  expanded     {', '.join(wide)}"] if wide else []),
+        *(f"  note         {note}" for note in weights.get("notes", [])),
     ]
 
 

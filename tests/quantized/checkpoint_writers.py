@@ -23,7 +23,7 @@ SIZES: dict[str, Any] = {
     "vocab_size": 128,
     "hidden_size": 128,
     "intermediate_size": 256,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 32,

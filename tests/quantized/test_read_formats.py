@@ -109,7 +109,7 @@ def test_layers_of_other_widths_are_refused_together(
     """Two bits: half as many words, for weights as for zero points."""
     writers.write_checkpoint(tmp_path / "m", formats["gptq"])
     words = {f"{LAYER}.qzeros": torch.zeros(4, 8, dtype=torch.int32)}
-    gone: dict[str, Any] = {"model.layers.1.mlp.up_proj.scales": None}
+    gone: dict[str, Any] = {"model.layers.0.mlp.up_proj.scales": None}
     edit(tmp_path / "m", **words, **gone)
     with pytest.raises(FrontendError, match=r"integers of 2 bits.*up_proj has no scales"):
         open_model(tmp_path / "m")
