@@ -7,11 +7,13 @@ from . import (
     ops_cast,
     ops_control,
     ops_conv,
+    ops_fold,
     ops_generate,
     ops_index,
     ops_linear,
     ops_logic,
     ops_math,
+    ops_ml,
     ops_norm,
     ops_pool,
     ops_quantize,
@@ -21,6 +23,7 @@ from . import (
     ops_sequence,
     ops_shape,
     ops_signal,
+    ops_trees,
 )
 
 __all__ = [
@@ -28,11 +31,13 @@ __all__ = [
     "ops_cast",
     "ops_control",
     "ops_conv",
+    "ops_fold",
     "ops_generate",
     "ops_index",
     "ops_linear",
     "ops_logic",
     "ops_math",
+    "ops_ml",
     "ops_norm",
     "ops_pool",
     "ops_quantize",
@@ -42,4 +47,5 @@ __all__ = [
     "ops_sequence",
     "ops_shape",
     "ops_signal",
+    "ops_trees",
 ]
