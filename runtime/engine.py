@@ -31,7 +31,7 @@ from .deadlines import Deadlines
 from .executor import Executor
 from .request import FinishReason, Request, SamplingParams, Status
 from .request_checks import Ids, check_params, checked_prompt
-from .run_ahead import Flight, as_sampled_rows
+from .run_ahead import Flight, as_sampled_rows, changes_of
 from .sampler import RowState, sample
 from .scheduler import Event, Scheduler
 from .stats import Stats
@@ -226,28 +226,38 @@ class Engine:
 
     def _can_run_ahead(self) -> bool:
         """Whether every token can be chosen without the host seeing its logits."""
-        return (
-            self._executor.can_run_ahead
-            and self._audit is None
-            and not any(live.row.needs_logits for live in self._live.values())
-        )
+        can_run, can_change = self._executor.can_run_ahead, self._executor.can_choose_later
+        rows = (live.row for live in self._live.values())
+        return can_run and not self._audit and not any(r.needs_logits(can_change) for r in rows)
 
     def _run_ahead(self, started: float) -> None:
         """Queue the next step, then wait for the one before it: the device never waits for us."""
         plan = self._schedule(started)
-        flight, following = self._flight, None
+        flight, following, is_open = self._flight, None, False
         if plan.chunks:
             following = Flight(plan, [self._live[r.id] for r in plan.sampled], started)
-            ahead = [request.num_in_flight for request in plan.sampled]
-            states = [live.row for live in following.rows]
-            self._executor.submit(plan, as_sampled_rows(states, ahead))
+            is_open = any(live.row.changes_logits for live in following.rows)
+            self._executor.submit(plan, None if is_open else as_sampled_rows(following))
             for request in plan.admitted:
                 self._live[request.id].timing.started = started
         self._flight = following
         if flight is not None:
             self._land(flight)
         if following is not None:
+            if is_open:
+                self._choose(following)
             self.scheduler.advance(plan)
+
+    def _choose(self, flight: Flight) -> None:
+        """Say how a queued step gets its tokens, now that those before it are known."""
+        changes, failures = changes_of(flight.rows, self.vocab_size)
+        for row, reason in failures.items():
+            self._end(flight.rows[row], "error", self.clock(), str(reason))
+        try:
+            self._executor.choose(as_sampled_rows(flight), changes)
+        except SglkError as error:
+            self._lose(flight, str(error))
+            raise
 
     def _land(self, flight: Flight) -> None:
         """Wait for a step in flight and hand out its tokens."""

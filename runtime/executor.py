@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from ..errors import DeviceError, SglkError
 from ..targets.artifact import Artifact
 from ..targets.device import (
+    ChoosesLater,
     Device,
     Executable,
     HasArgmax,
     HasSample,
     Int32s,
+    LogitChanges,
     Logits,
     RunsAhead,
     host_ops_of,
@@ -88,17 +90,38 @@ class Executor:
         self._ahead: RunsAhead | None = None
         if isinstance(executable, RunsAhead) and executable.can_run_ahead:
             self._ahead = executable
+        self._later: ChoosesLater | None = None
+        if isinstance(executable, ChoosesLater) and executable.can_choose_later:
+            self._later = executable
         self._buffers = BatchBuffers(limits.page_size, limits.max_step_tokens, limits.max_running)
+
+    @property
+    def can_choose_later(self) -> bool:
+        """Whether logits may be changed without the host seeing them."""
+        return self._later is not None
 
     @property
     def can_run_ahead(self) -> bool:
         """Whether steps may be queued with `submit`."""
         return self._ahead is not None
 
-    def submit(self, plan: Plan, rows: NDArray[np.void]) -> None:
-        """Queue a plan; ``rows`` say how each of ``plan.sampled`` gets its token."""
+    def submit(self, plan: Plan, rows: NDArray[np.void] | None) -> None:
+        """Queue a plan; ``rows`` say how each of ``plan.sampled`` gets its token.
+
+        None: `choose` says it later, before the next plan.
+        """
         assert self._ahead is not None
-        self._ahead.submit(self._buffers.fill(plan), rows)
+        batch = self._buffers.fill(plan)
+        if rows is not None:
+            self._ahead.submit(batch, rows)
+        else:
+            assert self._later is not None
+            self._later.submit_unchosen(batch)
+
+    def choose(self, rows: NDArray[np.void], changes: LogitChanges) -> None:
+        """How the plan queued last gets its tokens."""
+        assert self._later is not None
+        self._later.choose(rows, changes)
 
     def collect(self) -> Int32s:
         """The tokens of the oldest plan in flight."""

@@ -125,10 +125,14 @@ class RowState:
         if self.position == self._may_end_at:
             self._update()
 
+    def needs_logits(self, can_change: bool) -> bool:
+        """Whether the host has to see the next token's logits; ``can_change``: the device does."""
+        return self.wants_logprobs or (self.changes_logits and not can_change)
+
     @property
-    def needs_logits(self) -> bool:
-        """Whether the host has to see the logits of the next token."""
-        return self.changes_logits or self.wants_logprobs
+    def has_lists(self) -> bool:
+        """Whether something besides a mask changes the logits of the next token."""
+        return self.params.has_processors or len(self.forbidden_ids) > 0
 
     def as_sampled_row(
         self, row: int, ahead: int = 0
