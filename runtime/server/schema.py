@@ -85,7 +85,8 @@ def _check_any(value: Any, schema: Schema, where: str) -> None:
             check(value, form, where)
             return
         except Problem as problem:
-            problems.append(problem)
+            # Its traceback holds this frame, which holds the list: garbage of every request.
+            problems.append(problem.with_traceback(None))
     deepest = max(problems, key=lambda problem: (len(problem.param or ""), problem.param or ""))
     if (deepest.param or "") != where:
         raise deepest

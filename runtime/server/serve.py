@@ -27,6 +27,7 @@ from ..llm import LLM
 from .app import App
 from .engine_thread import EngineThread
 from .keys import Keys
+from .memory import keep_heap_flat
 from .protocol import limited_protocol
 from .request_log import RequestLog
 from .service import Model, Service
@@ -34,7 +35,7 @@ from .settings import Settings
 from .startup import Phases
 
 log = logging.getLogger(__name__)
-_COLLECTOR_THRESHOLDS = (10_000, 20, 50)
+_COLLECTOR_THRESHOLDS = (4_000, 10, 10)
 """Young objects per search among these, and such searches per search among older ones."""
 Load = Callable[[Phases], LLM]
 """Opens the artifact, checks it and gives the model; runs in a worker. Ends its own phases."""
@@ -70,6 +71,7 @@ async def serve(
     handle_signals: bool = True,
 ) -> int:
     """Serve until told to stop; the exit status: 0, or 1 if the engine died or never came up."""
+    keep_heap_flat()
     phases = phases or Phases(time.monotonic())
     service = Service(settings, keys or Keys([]), admin_keys or Keys([]), RequestLog(log_folder))
     listener = _bind(settings)

@@ -139,42 +139,6 @@ def test_time_limits_end_requests_by_name(make_server: Any) -> None:
     first.close()
 
 
-def test_a_slow_reader_holds_nobody_up_and_is_dropped(make_server: Any) -> None:
-    server = make_server(write_timeout=0.3)
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    host, port = server.url.removeprefix("http://").split(":")
-    client.connect((host, int(port)))
-    ask = {**BODY, "max_tokens": 1000, "stream": True, "logprobs": 20, "ignore_eos": True}
-    client.sendall(request_bytes({**ask, "n": 2, "temperature": 1.0}))
-    quick = server.post("/v1/completions", {**BODY, "max_tokens": 20})
-    assert quick.status_code == 200
-    server.until(lambda: server.metric('sglk_timeouts_total{limit="write"}') == 1)
-    until_idle(server)
-    client.close()
-    assert server.metric("sglk_blocked_streams") == 0
-
-
-def test_a_reader_that_pauses_gets_every_piece_in_order(make_server: Any) -> None:
-    server = make_server()
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    host, port = server.url.removeprefix("http://").split(":")
-    client.connect((host, int(port)))
-    ask = {**BODY, "max_tokens": 600, "logprobs": 20, "ignore_eos": True}
-    whole = server.post("/v1/completions", ask).json()["choices"][0]
-    client.sendall(request_bytes({**ask, "stream": True}, connection="close"))
-    server.until(lambda: server.metric("sglk_blocked_streams") == 1)
-    with client.makefile("rb") as response:
-        lines = response.read().split(b"\n")
-    events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
-    choices = [event["choices"][0] for event in events]
-    assert "".join(choice["text"] for choice in choices) == whole["text"]
-    streamed = [token for choice in choices for token in choice["logprobs"]["tokens"]]
-    assert streamed == whole["logprobs"]["tokens"] and len(streamed) == 600
-    client.close()
-
-
 def test_silence_is_filled_so_that_proxies_keep_the_stream(make_server: Any) -> None:
     server = make_server(ping_interval=0.1)
     client = connect(server)
