@@ -92,17 +92,28 @@ def shrink(default: Any) -> dict[str, Any]:
         new = _shrunk(name, value, plain, layers)
         if new != value:
             changes[name] = new
-    return changes
+    return changes | _mixers(plain)
+
+
+def _mixers(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Layers beside attention: short convolutions, which defaults leave out; heads of a state that
+    make up the expanded width."""
+    if "conv_L_cache" in plain:
+        return {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2}
+    if plain.keys() >= {"expand", "num_heads", "head_dim"}:
+        return {"head_dim": HIDDEN * plain["expand"] // HEADS}
+    return {}
 
 
 def _layers(plain: Mapping[str, Any]) -> list[int]:
-    """The layers that stay: the first of each kind, and at least two."""
+    """The layers that stay: the first of each kind, two where they share weights (hybrid), and at
+    least two in all."""
     count = next((v for k, v in plain.items() if _counts_layers(k, v)), 0)
     lists = [v for v in plain.values() if isinstance(v, list) and len(v) == count]
-    first: dict[str, int] = {}
+    found: dict[str, list[int]] = {}
     for i in range(count):
-        first.setdefault(str([each[i] for each in lists]), i)
-    kept = sorted(first.values())
+        found.setdefault(str([each[i] for each in lists]), []).append(i)
+    kept = sorted(i for kind, ids in found.items() for i in ids[: 1 + ("hybrid" in kind)])
     return kept if len(kept) >= LAYERS else sorted({*kept, *range(min(LAYERS, count))})
 
 
@@ -134,6 +145,9 @@ def _number(name: str, value: Any, plain: Mapping[str, Any]) -> Any:
         return HEADS if value in heads else min(value, HEADS // 2)
     if CONTEXTS.fullmatch(name):
         return CONTEXT
+    if name in ("attention_hidden_size", "attention_head_dim") and "hidden_size" in plain:
+        heads = plain["num_attention_heads"] if name == "attention_head_dim" else 1
+        return value * heads // plain["hidden_size"] * HIDDEN // (HEADS if heads > 1 else 1)
     for pattern, size in _PATTERNS:
         if pattern.fullmatch(name):
             return min(value, size)

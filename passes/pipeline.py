@@ -38,6 +38,7 @@ from .round_activations import RoundActivations
 from .round_attention import RoundAttention
 from .set_weight_dtypes import SetWeightDtypes
 from .snapshot import Snapshot
+from .split_merged_tokens import SplitMergedTokens
 from .store_activations import StoreActivations
 from .sum_groups import SumGroups
 
@@ -69,6 +70,7 @@ def step_pipeline(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         RecogniseAttention(),
         # Convolutions that look back only; with scans, what else may mix tokens.
         RecogniseCausalConv(),
+        SplitMergedTokens(),
         Canonicalize(),
         FoldConstants(),
         EliminateCommon(),

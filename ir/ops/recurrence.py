@@ -26,7 +26,7 @@ STATE_SLOTS = dim("num_slots")
 def convolve(
     history: np.ndarray, x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None
 ) -> np.ndarray:
-    """history [K - 1, C], x [T, C], weight [C, K] -> [T, C]; the last tap is of the token itself."""
+    """history [K - 1, C], x [T, C], weight [C, K] -> [T, C]; the last tap is the token itself."""
     width = weight.shape[1]
     whole = np.concatenate([history, x]).astype(np.float64)
     parts = [whole[j : j + len(x)] * weight[:, j] for j in range(width)]
