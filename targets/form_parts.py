@@ -9,6 +9,8 @@ For targets whose kernels read elements and scales from different places. By lay
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -58,3 +60,14 @@ def part_type(form: GroupForm, shape: tuple[int, int], layout: str) -> tuple[str
     if layout == ZERO:
         return "u8", groups
     return "f32" if form.is_float else form.scale, groups
+
+
+def part_dtypes(forms: Iterable[GroupForm | None]) -> set[str]:
+    """Dtypes of all parts of weights in these forms.
+
+    >>> from ..ir.forms import form_named
+    >>> sorted(part_dtypes([form_named("e4m3_row_f32"), form_named("i4_g128_f16"), None]))
+    ['e4m3', 'f16', 'f32', 'u8']
+    """
+    known = {form for form in forms if form is not None}
+    return {part_type(form, (1, 1), layout)[0] for form in known for layout in (Q, SCALE)}

@@ -23,6 +23,7 @@ from ...ir.target import Target
 from ..artifact.expand import BLOCKS
 from ..artifact.fill import DTYPES, FILL_BLOCK
 from ..artifact.program import Arg, Bucket, Buffer, Call, Program
+from ..form_parts import part_dtypes
 from ..kernel import Kernel, argument_names
 from ..kernels.packing import BLOCK_TYPES
 from ..lowering import Lowering
@@ -61,7 +62,7 @@ class Entry:
 def add_entries(lowering: Lowering, target: Target) -> None:
     """Add every program that fits the model: a decoder's logits become tokens on the device."""
     vocab_size = lowering.graph.outputs[0].type.shape[-1]
-    parts = {use.dtype for use in lowering.weights.values() if use.stored}
+    parts = part_dtypes(value.type.dtype.form for value in lowering.graph.params)
     entries = [fill(dtype, target) for dtype in sorted(parts.union(FILLED))]
     if isinstance(vocab_size, int) and lowering.graph.states:
         entries += [argmax(vocab_size, target), sample(vocab_size, target), place_tokens(target)]

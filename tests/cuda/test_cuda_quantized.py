@@ -47,9 +47,11 @@ def lowered(form: str, arch: str = "sm90") -> tuple[Lowering, dict[int | None, l
 
 def test_prompts_multiply_fp8_rows_that_norms_write() -> None:
     lowering, calls = lowered("e4m3_row_f32")
-    assert calls[64].count("row_norm.rmsnorm") == 1  # of the logits' rows, for a bf16 head
-    assert calls[64].count("row_norm.rmsnorm_fp8") == 2
-    assert calls[64].count("row_norm.quantize_rows") == 2  # of attention and of the gated product
+    last = calls[64].index("embedding.gather_rows", 2)  # from here on the rows of logits alone
+    layers = calls[64][:last]
+    assert "row_norm.rmsnorm" not in layers
+    assert layers.count("row_norm.rmsnorm_fp8") == 3
+    assert layers.count("row_norm.quantize_rows") == 3  # attention twice, the gated product
     kernels = lowering.kernels.values()
     fp8 = [
         k for k in kernels if dict(k.signature).get("x") == "*fp8e4nv" and "linear" in k.function
@@ -69,6 +71,12 @@ def test_integers_are_read_as_stored_for_any_number_of_rows() -> None:
     assert "matmul_parts.linear" in calls[64] and "matmul_parts.linear" in calls[None]
     stored = {use.dtype for use in lowering.weights.values() if use.stored}
     assert stored == {"u8", "f16"}
+
+
+def test_the_device_can_make_every_part_from_a_seed() -> None:
+    lowering, _ = lowered("i4_g32_f16_z", "sm80")
+    made = {p.entry.removeprefix("fill_") for p in lowering.entries if p.entry.startswith("fill_")}
+    assert {use.dtype for use in lowering.weights.values()} <= made
 
 
 def test_the_head_and_the_embedding_stay_bf16() -> None:
