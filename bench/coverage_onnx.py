@@ -113,21 +113,28 @@ def short(text: str) -> str:
     return line if len(line) < 200 else f"{line[:197]}..."
 
 
-def document(rows: list[Row], tiers: str) -> str:
-    """The text of docs/coverage-onnx.md."""
+def document(boards: dict[str, list[Row]]) -> str:
+    """The text of docs/coverage-onnx.md: a table per tier, and the reasons of the first one."""
     parts = [
         "# ONNX backend tests",
         "",
-        f"onnx {onnx.__version__}, {tiers}, by `python bench/coverage_onnx.py --write`. What the "
+        f"The tests of onnx {onnx.__version__}, made by `python bench/coverage_onnx.py --page "
+        "docs/coverage-onnx.md COMPILED.json INTERPRETED.json` from what `--json` wrote. What the "
         "columns mean is said in `bench/coverage_onnx.py`.",
-        "",
-        *table(rows),
     ]
+    for tier, rows in boards.items():
+        parts += ["", f"## {tier[:1].upper()}{tier[1:]}", "", *table(rows)]
+    rows = next(iter(boards.values()))
     for verdict in ("wrong", "error", "refused", "folded", "excepted"):
         lines = by_reason(rows, verdict)
         parts += ["", f"## {verdict}: {sum(r.verdict == verdict for r in rows)}", ""]
         parts += [f"- {line}" for line in lines] or ["none"]
     return "\n".join(parts) + "\n"
+
+
+def read_board(path: Path) -> tuple[str, list[Row]]:
+    record = json.loads(path.read_text())
+    return record["tier"], [Row(**row) for row in record["rows"]]
 
 
 def main() -> int:
@@ -137,8 +144,15 @@ def main() -> int:
     parser.add_argument("--compiled", action="store_true", help="compile and run artifacts")
     parser.add_argument("--all", action="store_true", help="print every test, not only the rest")
     parser.add_argument("--json", type=Path, help="write every row")
-    parser.add_argument("--write", type=Path, help="write the page")
+    parser.add_argument("--page", type=Path, help="run nothing: a page of the JSON files named")
     options = parser.parse_args()
+    if options.page:
+        options.page.write_text(document(dict(read_board(Path(name)) for name in options.only)))
+        return 0
+    return run(options)
+
+
+def run(options: argparse.Namespace) -> int:
     warnings.simplefilter("ignore")
     rows: list[Row] = []
     for row in rows_of(options):
@@ -150,10 +164,9 @@ def main() -> int:
         for line in by_reason(rows, verdict):
             print(f"{verdict}: {line}")
     if options.json:
-        options.json.write_text(json.dumps([vars(row) for row in rows], indent=1))
-    if options.write:
         tier = "compiled for the CPU" if options.compiled else "on the reference interpreter"
-        options.write.write_text(document(rows, tier))
+        record = {"tier": tier, "rows": [vars(row) for row in rows]}
+        options.json.write_text(json.dumps(record, indent=1))
     return 1 if any(row.verdict in ("wrong", "error") for row in rows) else 0
 
 

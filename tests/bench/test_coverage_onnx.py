@@ -99,4 +99,6 @@ def test_the_page_counts_and_names() -> None:
     ]
     assert table(rows)[-1] == "| node | 3 | 1 | 0 | 1 | 0 | 0 | 1 | 50.0 % |"
     assert by_reason(rows, "refused") == ["Conv x1: no kernel"]
-    assert "## refused: 1\n\n- Conv x1: no kernel" in document(rows, "compiled")
+    page = document({"compiled": rows, "interpreted": rows[:1]})
+    assert "## refused: 1\n\n- Conv x1: no kernel" in page
+    assert page.count("| suite |") == 2
