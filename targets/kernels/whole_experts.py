@@ -8,8 +8,10 @@ Layouts
   x of expert_linear f32 [T, K] (SHARED) or [T * TOP_K, K]; ids i32 [T, TOP_K]; w [E, N, K] of f32,
   bf16 or f16; y f32 [T * TOP_K, N]. x and y have memory for BLOCK_M rows from each row on.
   x of sum_middle f32 [outer, N, INNER]; y f32 [outer, INNER]
+  x and y of put_along [rows, N], ids i32 and src [rows, TOP_K]: f32 or i32
 Grid: top_k (rows, 1, 1); expert_linear (T * TOP_K, cdiv(N, BLOCK_N), 1): a choice of a token, so
-  its expert's rows are read for it alone; sum_middle (outer, INNER / BLOCK, 1).
+  its expert's rows are read for it alone; sum_middle (outer, INNER / BLOCK, 1); put_along
+  (rows, 1, 1).
 Limits: BLOCK of top_k the power of two at N or above, more than 32; that of sum_middle divides
   INNER; tiles of expert_linear as in
   whole_linear.py. NaN is not handled by top_k.
@@ -71,3 +73,15 @@ def sum_middle(x, y, N: tl.constexpr, INNER: tl.constexpr, BLOCK: tl.constexpr):
     for n in range(1, N):
         total += tl.load(x + n * INNER + i)
     tl.store(y + outer * INNER + i, total)
+
+
+@triton.jit
+def put_along(x, ids, src, y, N: tl.constexpr, TOP_K: tl.constexpr):
+    """y = x with y[row, ids[row, j]] = src[row, j]; of repeated ids the last j stays. One after
+    another: a row of scores is short, and no lane is masked."""
+    row = tl.program_id(0).to(tl.int64)
+    for e in range(N):
+        tl.store(y + row * N + e, tl.load(x + row * N + e))
+    for j in range(TOP_K):
+        at = tl.load(ids + row * TOP_K + j)
+        tl.store(y + row * N + at, tl.load(src + row * TOP_K + j))

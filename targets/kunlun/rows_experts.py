@@ -13,6 +13,7 @@ from ...ir.ops.order import TopK
 from ...ir.target import Target
 from ..lowering import Lowering
 from ..rows.generic import operand
+from ..rows.order import emit_cumsum, emit_take_along
 from ..rows.token import next_power_of_two
 from ..table import OperatorRow
 from .rows_cluster import LANES, row_block
@@ -102,8 +103,36 @@ def emit_sum_middle(node: Node, ctx: Lowering) -> None:
     ctx.launch("whole_experts.sum_middle", grid, arguments, constants, tile)
 
 
+def accepts_pick(node: Node, target: Target) -> str:
+    """Rows of scores, element by element: each is a slow access of its own, so they are short."""
+    x, ids = node.inputs[0].type, node.inputs[1].type
+    most = chip_of(target).sum_lanes
+    if x.dtype not in (F32, I32) or ids.dtype != I32:
+        return f"expected f32 or i32 and i32 indices, got {x} and {ids}"
+    width = x.shape[-1]
+    if not isinstance(width, int) or width > most:
+        return f"expected rows of at most {most}, got {width}"
+    return ""
+
+
+def emit_put_along(node: Node, ctx: Lowering) -> None:
+    x, ids, src = (operand(ctx, v) for v in node.inputs)
+    arguments = {"x": x, "ids": ids, "src": src, "y": ctx.memory(node.outputs[0])}
+    shape = node.inputs[0].type.shape
+    constants = {"N": int(shape[-1]), "TOP_K": int(node.inputs[1].type.shape[-1])}
+    ctx.launch("whole_experts.put_along", (prod(shape[:-1]), 1, 1), arguments, constants)
+
+
+def accepts_running(node: Node, target: Target) -> str:
+    x = node.inputs[0].type
+    return "" if x.dtype in (F32, I32) else f"expected f32 or i32, got {x.dtype}"
+
+
 ROWS = (
     OperatorRow("top_k", "cluster-top-k", "triton", 10, accepts_top_k, emit_top_k),
     OperatorRow("expert_linear", "sdnn-experts", "triton", 10, accepts_experts, emit_experts),
     OperatorRow("sum", "cluster-sum-middle", "triton", 9, accepts_sum_middle, emit_sum_middle),
+    OperatorRow("take_along", "cluster-take-along", "triton", 10, accepts_pick, emit_take_along),
+    OperatorRow("put_along", "cluster-put-along", "triton", 10, accepts_pick, emit_put_along),
+    OperatorRow("cumsum", "cluster-cumsum", "triton", 10, accepts_running, emit_cumsum),
 )
