@@ -256,7 +256,7 @@ def alone(tree: Path, path: Path, prompts: Sequence[Ids], new: int, model: str =
     environment = {**os.environ, "PYTHONPATH": str(tree.resolve().parent)}
     run = subprocess.run(
         [sys.executable, "-c", _ALONE, *places],
-        env=environment, capture_output=True, text=True, check=False,
+        env=environment, cwd=tree.resolve().parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if run.returncode:
         raise RuntimeError(f"without the CPU target: {run.stderr[-2000:]}")
