@@ -25,6 +25,7 @@ from ..ir.graph import Graph
 from . import attention, experts, recurrence
 from .captured import Progress, silent
 from .fx_convert import convert_program, symbol_names
+from .rope_length import fixed_frequencies
 
 EXAMPLE_TOKENS = 7  # torch specialises sizes 0 and 1, and nothing in a model is 7 by accident
 _INPUTS = {"token_ids": {1: "tokens"}, "position_ids": {1: "tokens"}}
@@ -162,6 +163,7 @@ def export_causal_lm(model: torch.nn.Module, progress: Progress = silent) -> Exp
             torch.no_grad(),
             mode,
             quiet(),
+            fixed_frequencies(model),
             recurrence.scans_as_ops(model),
         ):
             example = torch.zeros((1, EXAMPLE_TOKENS), dtype=torch.int64)

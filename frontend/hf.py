@@ -72,8 +72,10 @@ def _refuse_integers(graph: Graph, source: WeightSource) -> None:
 
 
 def context_length(config: Any) -> int:
-    """The longest sequence that the config allows, 0 when it does not say."""
-    return int(getattr(config, "max_position_embeddings", None) or 0)
+    """The longest sequence that is computed as the config asks, 0 when it does not say."""
+    from .rope_length import exact_context
+
+    return exact_context(config, int(getattr(config, "max_position_embeddings", None) or 0))
 
 
 def check_is_causal(config: Any, where: str) -> None:

@@ -108,16 +108,13 @@ def test_rounded_activations_take_forms_as_other_weights(
     assert worst(steps_of(made.path, IDS, 40), logits_of(model, IDS)) <= 0.1
 
 
-def test_compiled_kernels_alone_give_the_same_logits(
+def test_compiled_kernels_alone_are_enough(
     writers: Any, formats: dict[str, Any], tmp_path: Path
 ) -> None:
-    found = []
-    for handwritten in (True, False):
-        folder = tmp_path / str(handwritten)
-        writers.write_checkpoint(folder, formats["awq"])
-        made = compiled(folder, handwritten=handwritten)
-        found.append(steps_of(made.path, IDS, 40))
-    assert worst(found[1], found[0]) <= 1e-5
+    folder = tmp_path / "m"
+    model = writers.write_checkpoint(folder, formats["awq"])
+    made = compiled(folder, handwritten=False)
+    assert worst(steps_of(made.path, IDS, 40), logits_of(model, IDS)) <= ERROR
 
 
 def test_quant_none_makes_plain_weights(
