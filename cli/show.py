@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,15 @@ def make_parser() -> argparse.ArgumentParser:
     form.add_argument("--graph", action="store_true", help="the graph, legal for its target")
     form.add_argument("--program", action="store_true", help="kernel calls on planned buffers")
     form.add_argument("--kernels", action="store_true", help="kernels, constants, tile reasons")
+    form.add_argument("--onnx", metavar="FILE", help="write the graph as an ONNX model")
     form.add_argument("--report", action="store_true", help="what the compiler decided and why")
     parser.add_argument(
         "--limits", metavar="FILE", help="with --report: measured limits of a machine"
+    )
+    parser.add_argument(
+        "--weights",
+        metavar="MODEL",
+        help="with --onnx: the model that was compiled, whose weights go into FILE.data",
     )
     return parser
 
@@ -35,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
     with Artifact.open(options.artifact) as artifact:
         if options.graph:
             sys.stdout.write(artifact.read("graph.txt").decode())
+        elif options.onnx:
+            print(_write_onnx(artifact, Path(options.onnx), options.weights))
         elif options.program:
             for entry in artifact.entries:
                 sys.stdout.write(artifact.program(entry).as_text())
@@ -46,6 +55,26 @@ def run(options: argparse.Namespace) -> int:
         else:
             print("\n".join(_summary(artifact)))
     return 0
+
+
+def _write_onnx(artifact: Artifact, path: Path, weights: str | None) -> str:
+    """Without weights the parameters are inputs of the model."""
+    from ..frontend.onnx.export import save_model
+    from ..ir.parser import parse_graph
+
+    graph = parse_graph(artifact.read("graph.txt").decode())
+    model = save_model(graph, path, _reader(weights) if weights else None)
+    nodes, kinds = len(model.graph.node), len(model.functions)
+    return f"{path}: {nodes} nodes, {kinds} local functions, {len(model.graph.input)} inputs"
+
+
+def _reader(weights: str) -> Callable[[str], Any]:
+    from ..frontend import load_model
+    from ..frontend.model_files import open_model
+
+    path = Path(weights)
+    is_program = path.suffix in (".onnx", ".pt2")
+    return load_model(path).weights.read if is_program else open_model(path).source.read
 
 
 def _json(artifact: Artifact, name: str) -> Any:
