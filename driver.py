@@ -353,7 +353,7 @@ class _Compile:
 
         def finish_report() -> dict[str, Any]:
             report.update(make_report(parts, captured.graph, self.passes, self.clock.seconds))
-            report.update(source_record(parts, captured.weights))
+            report.update(source_record(parts, captured.weights, read.rounding))
             return report
 
         read = typed_reader(parts.lowering.graph, captured.weights.read)

@@ -113,8 +113,10 @@ def weight_lines(weights: Mapping[str, Any]) -> list[str]:
     few = {name: form for name, form in forms.items() if name not in ("f32", "bf16", "f16")}
     texts = [f"{n} x{form['count']} ({size_text(form['bytes'])})" for n, form in few.items()]
     wide = [f"{change} x{count}" for change, count in weights.get("expanded", {}).items()]
+    rounded = [f"{name}: {error:.2%}" for name, error in weights.get("rounding", {}).items()]
     return [
         *([f"  kept as      {', '.join(texts)}"] if texts else []),
+        *([f"  rounded      {', '.join(rounded)} of a matrix at most"] if rounded else []),
         *([f"  expanded     {', '.join(wide)}"] if wide else []),
         *(f"  note         {note}" for note in weights.get("notes", [])),
     ]

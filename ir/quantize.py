@@ -39,7 +39,8 @@ def e4m3_bytes(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     small = np.rint(np.minimum(size, 1.0) / np.float32(_QUANTUM)).astype(np.int32)
     code = np.where(size < _SMALLEST_NORMAL, small, normal - _BIAS_SHIFT)
     code = np.minimum(code, _LARGEST_BYTE)
-    return (code | np.signbit(values).astype(np.int32) << 7).astype(np.uint8)
+    signed: NDArray[np.uint8] = (code | np.signbit(values).astype(np.int32) << 7).astype(np.uint8)
+    return signed
 
 
 def quantize(values: NDArray[np.float32], name: str) -> GroupArray:

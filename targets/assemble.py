@@ -19,8 +19,9 @@ from .artifact.host_ops import MEMBER as HOST_MEMBER
 from .artifact.program import SLOTS, Program
 from .expanded import TypeOf, stacked, write_blocks
 from .kernel import Kernel
-from .lowering import Lowering, WeightUse
+from .lowering import Lowering
 from .selftest import Case, ForwardCase
+from .weight_use import WeightUse
 from .weights import Read
 
 Progress = Callable[[str, int, int], None]

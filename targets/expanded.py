@@ -21,7 +21,8 @@ from ..ir.quantized import concat
 from ..ir.target import Target
 from .artifact.expand import ALIGNMENT, BLOCKS, Expand, Part
 from .artifact.writer import ArtifactWriter
-from .lowering import Lowering, WeightUse
+from .lowering import Lowering
+from .weight_use import WeightUse
 from .weights import Read
 
 TypeOf = Callable[[str], str]

@@ -42,8 +42,8 @@ def pack_nibbles(q: NDArray[np.uint8]) -> NDArray[np.uint8]:
     [0, 17, 34]
     """
     halves = q.reshape(len(q), -1, 2, 16)
-    packed: NDArray[np.uint8] = halves[:, :, 0] | halves[:, :, 1] << 4
-    return packed.reshape(len(q), -1)
+    packed = halves[:, :, 0] | halves[:, :, 1] << np.uint8(4)
+    return np.asarray(packed, np.uint8).reshape(len(q), -1)
 
 
 def part_type(form: GroupForm, shape: tuple[int, int], layout: str) -> tuple[str, tuple[int, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ..ir.dtype import dtype
@@ -28,20 +28,23 @@ class HasNotes(Protocol):
     def notes(self) -> Sequence[str]: ...
 
 
-def source_record(parts: Parts, source: Source) -> dict[str, Any]:
+def source_record(parts: Parts, source: Source, rounding: Mapping[str, float]) -> dict[str, Any]:
     """``source_bytes``; and ``weights``: ``forms``, matrices and bytes by type; ``expanded``, how
-    many became another type, by both; ``notes`` of the source."""
+    many became another type, by both; ``rounding``, by form the largest relative L2 error of a
+    matrix that was rounded to it; ``notes`` of the source."""
     names = source.names()
     record: dict[str, Any] = {"source_bytes": source_bytes(map(source.info, names))}
     if names:
         notes = source.notes if isinstance(source, HasNotes) else ()
         expanded = dict(sorted(_expanded(parts, source).items()))
         record["weights"] = {"forms": _forms(parts), "expanded": expanded, "notes": list(notes)}
+        record["weights"]["rounding"] = dict(sorted(rounding.items()))
     return record
 
 
 def _forms(parts: Parts) -> dict[str, dict[str, int]]:
-    types = [use.value.type for use in parts.lowering.weights.values() if use.value.type.rank > 1]
+    values = dict.fromkeys(use.value for use in parts.lowering.weights.values())  # some in parts
+    types = [value.type for value in values if value.type.rank > 1]
     forms: dict[str, dict[str, int]] = {}
     for kind in sorted(types, key=lambda type: type.dtype.name):
         form = forms.setdefault(kind.dtype.name, {"count": 0, "bytes": 0})

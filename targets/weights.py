@@ -19,10 +19,32 @@ Read = Callable[[str], Array]
 """A tensor by Hugging Face name: f32 values, or a `Quantized` matrix."""
 
 
-def typed_reader(graph: Graph, read: Read) -> Read:
-    """Reads parameters as the graph types them: blocks as stored, floats rounded to their dtype."""
-    dtypes = {v.name: v.type.dtype for v in graph.params}
-    return lambda name: as_dtype(name, read(name), dtypes[name])
+class TypedReader:
+    """Reads parameters as a graph types them: blocks as stored, floats rounded to their dtype."""
+
+    def __init__(self, graph: Graph, read: Read) -> None:
+        self._dtypes = {v.name: v.type.dtype for v in graph.params}
+        self._read = read
+        self.rounding: dict[str, float] = {}
+        """By group form: the largest relative L2 error of a matrix that was rounded to it."""
+
+    def __call__(self, name: str) -> Array:
+        dtype, array = self._dtypes[name], self._read(name)
+        made = as_dtype(name, array, dtype)
+        if isinstance(made, Quantized) and not isinstance(array, Quantized):
+            error = _relative_error(made, np.asarray(array))
+            self.rounding[dtype.name] = max(error, self.rounding.get(dtype.name, 0.0))
+        return made
+
+
+def typed_reader(graph: Graph, read: Read) -> TypedReader:
+    """Reads the parameters of a graph."""
+    return TypedReader(graph, read)
+
+
+def _relative_error(made: Quantized, plain: np.ndarray) -> float:
+    size = float(np.linalg.norm(plain))
+    return float(np.linalg.norm(made.dequantize() - plain)) / size if size else 0.0
 
 
 def as_dtype(name: str, array: Array, dtype: DType) -> Array:

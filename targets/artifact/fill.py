@@ -109,4 +109,5 @@ def _e4m3(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     normal = ((bits + np.uint32(0x7FFFF) + ((bits >> 20) & np.uint32(1))) >> 20).astype(np.int32)
     small = np.rint(np.minimum(size, 1.0) * np.float32(512)).astype(np.int32)
     code = np.minimum(np.where(size < 2.0**-6, small, normal - (120 << 3)), 0x7E)
-    return (code | np.signbit(values).astype(np.int32) << 7).astype(np.uint8)
+    signed: NDArray[np.uint8] = (code | np.signbit(values).astype(np.int32) << 7).astype(np.uint8)
+    return signed

@@ -29,7 +29,7 @@ from sglk.targets.cuda.device.program_code import encode
 from sglk.targets.cuda.entries import EXPANDED_AT_ONCE, Entry, expand
 from sglk.targets.cuda.facts import chips_named, cuda_target
 from sglk.targets.expanded import stacked, write_blocks
-from sglk.targets.lowering import WeightUse
+from sglk.targets.weight_use import WeightUse
 
 SHAPES = {"q": ("q4_1", 48), "k": ("q4_1", 16), "v": ("q6_k", 16), "head": ("q8_0", 7)}
 COLUMNS = 256
