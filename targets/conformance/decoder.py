@@ -43,6 +43,8 @@ class Shape:
     window: int | None = None
     softcap: float | None = None
     has_sinks: bool = False
+    head_norms: bool = False
+    """Whether heads of q and k go through a norm of their own before they rotate (Qwen3)."""
     layers: int = 2
     hidden: int = 64
     inner: int = 128
@@ -122,6 +124,8 @@ class _Maker:
         y = g.emit(Linear(), x, self._param(name, heads * width, self.shape.hidden))
         if tables is not None:
             flat = g.emit(Reshape((T, heads, width)), y)
+            if self.shape.head_norms:
+                flat = g.emit(RmsNorm(1e-5), flat, self._param(f"{name}_norm", width))
             y = g.emit(Rope(self.shape.interleaved), flat, *tables)
         y = g.emit(Reshape((1, T, heads, width)), y)
         return g.emit(Transpose((0, 2, 1, 3)), y)

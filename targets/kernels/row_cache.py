@@ -14,7 +14,8 @@ Tiles: BLOCK_C dims (a divisor of HALF), BLOCK_R of those that pass through (of 
   of D, BLOCK_H heads of q, BLOCK_KVH of k. The last tile of heads moves back; a tile with more
   heads than there are holds the last one again.
 Grid: rope_table (cdiv(T, BLOCK_T), 1, 1), T with memory for BLOCK_T; the others (T, 1, 1).
-Limits: blocks are powers of two; with norms D is one too.
+Limits: blocks are powers of two.
+Numerics: a norm adds squares by dim modulo BLOCK_V, then the BLOCK_V sums.
 """
 
 import triton
@@ -59,13 +60,19 @@ def load_scaled(x, w, h, d, scale, D: tl.constexpr):
 
 
 @triton.jit
-def head_scale(x, w, h, eps, D: tl.constexpr, BLOCK_H: tl.constexpr):
+def head_scale(
+    x, w, h, eps, D: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_V: tl.constexpr
+):  # fmt: skip
     """1 / sqrt(mean(x^2) + eps) of each head; ones without a norm."""
     scale = tl.full((BLOCK_H,), 1.0, tl.float32)
     if w is not None:
-        d = tl.arange(0, D)
+        d = tl.arange(0, BLOCK_V)
         tile = tl.load(x + h[:, None] * D + d[None, :]).to(tl.float32)
-        scale = scale / tl.sqrt(tl.sum(tile * tile, 1) / D + eps)
+        squares = tile * tile
+        for d0 in range(BLOCK_V, D, BLOCK_V):
+            tile = tl.load(x + h[:, None] * D + (d0 + d)[None, :]).to(tl.float32)
+            squares += tile * tile
+        scale = scale / tl.sqrt(tl.sum(squares, 1) / D + eps)
     return scale
 
 
@@ -74,12 +81,13 @@ def rotate_heads(
     x, w, y, cos, sin, eps,
     HEADS: tl.constexpr, STRIDE: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
     INTERLEAVED: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """Heads of one token from x (D apart) to y (STRIDE apart)."""
     kind = y.dtype.element_ty
     for h0 in range(0, HEADS, BLOCK_H):
         h = head_tile(h0, HEADS, BLOCK_H)
-        scale = head_scale(x, w, h, eps, D, BLOCK_H)
+        scale = head_scale(x, w, h, eps, D, BLOCK_H, BLOCK_V)
         for c0 in range(0, HALF, BLOCK_C):
             c = c0 + tl.arange(0, BLOCK_C)
             cs = tl.load(cos + c)[None, :]
@@ -125,7 +133,7 @@ def rope(
     t = tl.program_id(0).to(tl.int64)
     rotate_heads(
         x + t * (HEADS * D), None, y + t * (HEADS * D), cos + t * HALF, sin + t * HALF, 0.0,
-        HEADS, D, D, HALF, INTERLEAVED, BLOCK_H, BLOCK_C, BLOCK_R,
+        HEADS, D, D, HALF, INTERLEAVED, BLOCK_H, BLOCK_C, BLOCK_R, BLOCK_C,
     )  # fmt: skip
 
 
@@ -151,13 +159,13 @@ def rope_write_kv(
     sin += t * HALF
     rotate_heads(
         x, q_norm, q + t * (HEADS * D), cos, sin, eps,
-        HEADS, D, D, HALF, INTERLEAVED, BLOCK_H, BLOCK_C, BLOCK_R,
+        HEADS, D, D, HALF, INTERLEAVED, BLOCK_H, BLOCK_C, BLOCK_R, BLOCK_V,
     )  # fmt: skip
     at = slot_rows(slots, t, KV_HEADS, PAGE, D)
     k = x + HEADS * D
     rotate_heads(
         k, k_norm, k_cache + at, cos, sin, eps,
-        KV_HEADS, PAGE * D, D, HALF, INTERLEAVED, BLOCK_KVH, BLOCK_C, BLOCK_R,
+        KV_HEADS, PAGE * D, D, HALF, INTERLEAVED, BLOCK_KVH, BLOCK_C, BLOCK_R, BLOCK_V,
     )  # fmt: skip
     copy_heads(k + KV_HEADS * D, v_cache + at, KV_HEADS, PAGE * D, D, BLOCK_KVH, BLOCK_V)
 

@@ -24,7 +24,7 @@ from ..rows.linear import row_count, vector
 from ..rows.token import next_power_of_two, width
 from ..table import OperatorRow, always
 from .rows_sdnn import chip_of
-from .tiling import choose_row_block, is_power_of_two
+from .tiling import choose_row_block
 
 NOMINAL_ROWS = 512
 """What blocks of rows are chosen for: one block for every bucket, as it orders a sum."""
@@ -195,8 +195,8 @@ def emit_rope(node: Node, ctx: Lowering) -> None:
 def accepts_rope_write(node: Node, target: Target) -> str:
     assert isinstance(node.op, RopeWriteKv)
     head_dim = int(node.inputs[3].type.shape[4])
-    if node.op.eps is not None and not is_power_of_two(head_dim):
-        return f"norms of heads need a head_dim that is a power of two, got {head_dim}"
+    if node.op.eps is not None and chunk(head_dim) < 8:
+        return f"norms of heads need a head_dim of a multiple of 8, got {head_dim}"
     return accepts_kv(node, target)
 
 

@@ -15,8 +15,9 @@ SECTIONS = ("facts", "device", "errors", "engine")
 
 @pytest.mark.slow
 def test_heads_of_80(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles are 128 wide: their last columns are the next key's, or behind the cache's end."""
-    odd = Shape("heads of 80", head_dim=80, pairs=40, layers=1)
+    """Tiles are 128 wide: their last columns are the next key's, or behind the cache's end. A norm
+    of a head adds chunks of 16."""
+    odd = Shape("heads of 80", head_dim=80, pairs=40, layers=1, head_norms=True)
     monkeypatch.setattr(steps, "SHAPES", (odd,))
     assert main(["conformance", "kunlun", "--quick", "--json", "--section", "steps"]) == 0
     found = json.loads(capsys.readouterr().out)["counts"]
