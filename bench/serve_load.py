@@ -5,7 +5,14 @@
         no time, with that many streams over HTTP; bounds: 0.5 ms at 32, 2 ms at 256. Wall time
         beside it also holds what the client takes of the machine
     python bench/serve_load.py compare ARTIFACT [--concurrency 32] [--new 64]
-        tokens/s over HTTP and in process, same prompts; bound: 0.95
+        tokens/s over HTTP and in process, in turns; bound: 0.95
+    python bench/serve_load.py shared ARTIFACT [--groups 16] [--each 16] [--shared 512] [--new 64]
+        shared prefixes: the speed-up by the prefix cache, bound: 0.9 of what the tokens that it
+        saves predict, and the same text
+    python bench/serve_load.py restart ARTIFACT
+        kill -9 under load, then a new start: ready within 2 s of load time, no file left behind
+    python bench/serve_load.py hour ARTIFACT [--minutes 60]
+        mixed lengths: steps per second of the last minute within 3 % of the first one's
     python bench/serve_load.py load URL --model NAME [--rate 4] [--requests 200]
         Poisson arrivals in groups with shared prefixes: percentiles of TTFT and ITL, tokens/s
     python bench/serve_load.py soak [--requests 10000]
@@ -19,44 +26,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import random
 import re
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from sglk.bench.load_client import Result, Target, metrics, percentile, request
+from sglk.bench.server_process import server
 
 OVERHEAD_BOUNDS_MS = {32: 0.5, 256: 2.0}
 VOCAB = 8192
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-@contextlib.contextmanager
-def server(command: list[str], model: str) -> Iterator[Target]:
-    """A server in a process of its own, ready to be asked."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        found = re.fullmatch(r"http://(.+):(\d+)", process.stdout.readline().strip())
-        if found is None:
-            raise SystemExit("serve_load: the server did not start")
-        target = Target(found[1], int(found[2]), model)
-        asyncio.run(_until_ready(target))
-        yield target
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
-
-
-async def _until_ready(target: Target) -> None:
-    while (await metrics(target)).get("sglk_ready") != 1:
-        await asyncio.sleep(0.05)
 
 
 def null_server(running: int, pages: int) -> list[str]:
@@ -179,60 +162,27 @@ def _words(rng: random.Random, count: int) -> str:
     return " ".join("".join(rng.choices(LETTERS, k=4)) for _ in range(count))
 
 
-async def throughput(target: Target, prompts: list[list[int]], new: int) -> float:
-    """Tokens/s of all prompts side by side, streamed."""
-    body = {"max_tokens": new, "ignore_eos": True, "stream": True, "temperature": 0,
-            "stream_options": {"include_usage": True}}  # fmt: skip
-    started = time.perf_counter()
-    asked = [request(target, {"prompt": prompt, **body}) for prompt in prompts]
-    results = await asyncio.gather(*asked)
-    return sum(r.num_tokens for r in results) / (time.perf_counter() - started)
-
-
-def compare(options: argparse.Namespace) -> bool:
-    """In process, then over HTTP, each round with fresh prompts; medians of the rounds."""
-    import sglk
-
-    count, new = options.concurrency, options.new
-    rng = random.Random(0)
-
-    def prompts() -> list[list[int]]:
-        return [[rng.randrange(100, 4000) for _ in range(options.prompt)] for _ in range(count)]
-
-    def in_process(llm: Any) -> float:
-        asked, started = prompts(), time.perf_counter()
-        answers = llm.generate(asked, max_tokens=new, ignore_eos=True)
-        return sum(len(a.token_ids) for a in answers) / (time.perf_counter() - started)
-
-    limits = {"max_running": count, "kv_memory": options.kv_memory}
-    command = [sys.executable, "-m", "sglk", "serve", options.artifact, "--port", "0",
-               "--model-name", "m", "--max-running", str(count),
-               "--kv-memory", str(options.kv_memory)]  # fmt: skip
-    inside, outside = [], []
-    # One after the other: two sets of worker threads on the same cores would measure each other.
-    with sglk.load(options.artifact, **limits) as llm:
-        in_process(llm)
-        inside += [in_process(llm) for _ in range(options.rounds)]
-    with server(command, "m") as target:
-        asyncio.run(throughput(target, prompts(), new))
-        rounds = range(options.rounds)
-        outside += [asyncio.run(throughput(target, prompts(), new)) for _ in rounds]
-    ratio = statistics.median(outside) / statistics.median(inside)
-    return report(
-        {
-            "concurrency": count,
-            "in_process_tokens_per_s": round(statistics.median(inside), 1),
-            "http_tokens_per_s": round(statistics.median(outside), 1),
-            "ratio": round(ratio, 3),
-            "ok": ratio >= 0.95,
-        }
-    )
-
-
 def report(figures: dict[str, Any]) -> bool:
     """Print a line; whether its bounds hold."""
     print(json.dumps(figures), flush=True)
     return bool(figures.get("ok", True))
+
+
+def _add_artifact_commands(commands: Any) -> None:
+    for command, numbers in (
+        ("compare", {"concurrency": 32, "prompt": 64, "new": 64, "rounds": 5}),
+        ("shared", {"groups": 16, "each": 16, "shared": 512, "own": 16, "new": 64, "running": 32,
+                    "seed": 0}),
+        ("restart", {"streams": 16}),
+        ("hour", {}),
+    ):  # fmt: skip
+        each = commands.add_parser(command)
+        each.add_argument("artifact")
+        for name, default in numbers.items():
+            each.add_argument(f"--{name}", type=int, default=default)
+        if command != "restart":
+            each.add_argument("--kv-memory", type=int, default=2**30)
+    each.add_argument("--minutes", type=float, default=60.0)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -241,11 +191,7 @@ def make_parser() -> argparse.ArgumentParser:
     each = commands.add_parser("overhead")
     each.add_argument("--running", default="32,256")
     each.add_argument("--new", type=int, default=20_000)
-    each = commands.add_parser("compare")
-    each.add_argument("artifact")
-    for name, default in (("concurrency", 32), ("prompt", 64), ("new", 64), ("rounds", 3)):
-        each.add_argument(f"--{name}", type=int, default=default)
-    each.add_argument("--kv-memory", type=int, default=512 * 2**20)
+    _add_artifact_commands(commands)
     each = commands.add_parser("load")
     each.add_argument("url")
     each.add_argument("--model", required=True)
@@ -269,8 +215,14 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "null-server":
         serve_null(options.running, options.pages)
         return 0
-    if options.command == "compare":
-        return 0 if compare(options) else 1
+    if options.command in ("compare", "shared"):
+        from sglk.bench import serve_compare
+
+        return 0 if report(getattr(serve_compare, options.command)(options)) else 1
+    if options.command in ("restart", "hour"):
+        from sglk.bench import serve_long
+
+        return 0 if report(getattr(serve_long, options.command)(options)) else 1
     if options.command == "load":
         where = re.fullmatch(r"https?://([^:/]+)(?::(\d+))?/?", options.url)
         if where is None:

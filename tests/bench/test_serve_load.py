@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Iterator
 
 import pytest
-from sglk.bench import serve_load
+from sglk.bench import serve_compare, serve_load, serve_long
 from sglk.bench.load_client import Result, Target, metrics, percentile, request
 from sglk.bench.serve_soak import expected_text, soak
 
@@ -41,6 +42,24 @@ def test_tokens_that_are_not_those_expected_would_be_seen(target: Target) -> Non
 
     text = asyncio.run(ask()).text
     assert text == expected_text(9, 30) != expected_text(10, 30)
+
+
+def test_a_cycle_of_long_load_counts_steps_and_fragmentation(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve_long, "LOOK_INTERVAL_S", 0.01)
+    batches = [([[1] * 20, [2] * 30], 400), ([[3] * 100], 8)]
+    window = asyncio.run(serve_long._one_cycle(target, batches))
+    assert window.steps_per_s > 0 and window.busy_ms > 0 and window.memory > 1
+    assert window.fragmentation and all(0 <= each < 1 for each in window.fragmentation)
+
+
+def test_prompts_of_a_group_share_their_prefix_and_no_more() -> None:
+    options = argparse.Namespace(groups=3, each=4, shared=8, own=2, seed=0)
+    prompts = serve_compare.shared_prompts(options)
+    assert len(prompts) == 12 and {len(prompt) for prompt in prompts} == {10}
+    assert len({tuple(prompt[:8]) for prompt in prompts}) == 3
+    assert len({tuple(prompt) for prompt in prompts}) == 12
 
 
 def test_metrics_are_read_by_their_full_names(target: Target) -> None:
