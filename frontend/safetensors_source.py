@@ -218,10 +218,13 @@ def open_folder(folder: Path) -> ModelFiles:
         source = read_quantized(stored, settings)
     else:
         _refuse_small(source)
+    is_tied = bool(getattr(config, "tie_word_embeddings", False))
+    if is_tied:
+        _refuse_head(source)
     return ModelFiles(
         name=folder.resolve().name,
         config=config,
-        source=tie_embedding(source, bool(getattr(config, "tie_word_embeddings", False))),
+        source=tie_embedding(source, is_tied),
         tokenizer=tokenizer_from_folder(folder),
     )
 
@@ -232,6 +235,17 @@ def quantization_of(config: Any) -> Mapping[str, Any] | None:
         if settings := getattr(config, key, None):
             return dict(settings if isinstance(settings, Mapping) else settings.to_dict())
     return None
+
+
+def _refuse_head(source: WeightSource) -> None:
+    """A head of its own numbers cannot be the embedding too."""
+    head = "lm_head.weight"
+    if head in source.names() and source.info(head).dtype not in FLOAT_BYTES:
+        raise FrontendError(
+            f"{source.where}: expected no quantized head, as the config ties it to the embedding "
+            f"(tie_word_embeddings), got {head} of {source.info(head).dtype} (untie them in "
+            "config.json if the head was quantized apart)"
+        )
 
 
 def _refuse_small(source: WeightSource) -> None:

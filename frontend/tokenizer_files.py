@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from ..errors import FrontendError
+from .added_tokens import check_ids, with_added_tokens
 
 # Files that AutoTokenizer can make a tokenizer.json from.
 _CONVERTIBLE = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
@@ -54,6 +55,10 @@ def tokenizer_from_folder(folder: Path) -> TokenizerFiles | None:
         return None
     tokenizer = load_tokenizer(text, folder / "tokenizer.json")
     settings = read_json(folder / "tokenizer_config.json")
+    added = settings, read_json(folder / "added_tokens.json")
+    if (fuller := with_added_tokens(text, tokenizer, *added)) is not text:
+        text, tokenizer = fuller, load_tokenizer(fuller, folder / "tokenizer.json")
+        check_ids(tokenizer, *added, folder)
     generation = read_json(folder / "generation_config.json")
     model = read_json(folder / "config.json")
     bos = _first_id([generation, model], "bos_token_id") or _id_of(tokenizer, settings, "bos_token")
