@@ -50,7 +50,8 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 
     The worker threads of whoever does not run sleep, so the two do not disturb each other.
     """
-    count, new = options.concurrency, options.new
+    count: int = options.concurrency
+    new: int = options.new
     rng = random.Random(0)
 
     def prompts() -> list[list[int]]:
@@ -60,7 +61,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         asked, started = prompts(), time.perf_counter()
         answers = llm.generate(asked, max_tokens=new, ignore_eos=True)
         seconds = time.perf_counter() - started
-        return sum(len(answer.token_ids) for answer in answers) / seconds
+        return float(sum(len(answer.token_ids) for answer in answers) / seconds)
 
     def over_http(target: Target) -> float:
         return count * new / ask(target, prompts(), new)[0]

@@ -8,8 +8,10 @@
 3. Test traces of other lengths, with and without shared prefixes, at half and four fifths of the
    load that the simulation says the machine bears, are served and simulated.
 
-Prints measured and simulated medians (TTFT, ITL) of each test trace, and ends with status 1 if one
-differs by more than 20 %. Keep the machine idle: a step that somebody else delays is no model's.
+Prints measured and simulated medians (TTFT, ITL) of each test trace, and by how much its steps
+differed from the model's; ends with status 1 if a median differs by more than 20 %. Keep the
+machine idle: a step that somebody else delays is no model's. A trace whose steps differ by over 8 %
+at the median is served again, three times at most.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from sglk.runtime.trace import TraceRequest
 
 BLOCK = 64
 TOLERANCE = 0.2
+DISTURBED = 0.08
+"""Difference between measured and modelled steps above which a trace is served again."""
 
 
 def make_trace(
@@ -132,16 +136,32 @@ def bearable_rate(engine: Engine, model: StepModel, trace: Sequence[TraceRequest
     return len(trace) / Simulation(burst, engine.limits, model).run().seconds
 
 
-def compare(engine: Engine, model: StepModel, name: str, trace: list[TraceRequest]) -> float:
-    """Serve and simulate; the largest relative difference of the two medians."""
-    measured, _ = serve(engine, trace)
+def disturbance(model: StepModel, records: Sequence[StepRecord]) -> float:
+    """By how much more than the model says the median step took."""
+    ratios = [r.seconds / (model.seconds(r.load) or r.seconds) for r in records]
+    return statistics.median(ratios) - 1
+
+
+def compare(
+    engine: Engine, model: StepModel, name: str, trace: list[TraceRequest], tries: int
+) -> float:
+    """Serve and simulate; the largest relative difference of the two medians.
+
+    Served again, up to ``tries`` times, where the machine was not what it was when it was
+    calibrated: the last of them counts, whatever it was like.
+    """
     simulated = Simulation(trace, engine.limits, model).run()
-    worst, line = 0.0, f"{name:34}"
-    for kind in ("ttft", "itl"):
-        real, modelled = (statistics.median(getattr(r, kind)) for r in (measured, simulated))
-        worst = max(worst, abs(modelled / real - 1))
-        line += f"{real * 1e3:11.1f}{modelled * 1e3:11.1f}{modelled / real - 1:+8.1%}"
-    print(line, flush=True)
+    for _ in range(tries):
+        measured, records = serve(engine, trace)
+        drift = disturbance(model, records)
+        worst, line = 0.0, f"{name:34}"
+        for kind in ("ttft", "itl"):
+            real, modelled = (statistics.median(getattr(r, kind)) for r in (measured, simulated))
+            worst = max(worst, abs(modelled / real - 1))
+            line += f"{real * 1e3:11.1f}{modelled * 1e3:11.1f}{modelled / real - 1:+8.1%}"
+        print(f"{line}{drift:+9.1%}", flush=True)
+        if abs(drift) <= DISTURBED:
+            break
     return worst
 
 
@@ -152,6 +172,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=80)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--memory", default="2GiB", help="as in sglk plan (default: 2GiB)")
+    parser.add_argument("--tries", type=int, default=3, help="per trace, if it was disturbed")
     parser.add_argument("--steps", metavar="FILE", help="keep the timed steps")
     options = parser.parse_args()
     with sglk.load(
@@ -159,7 +180,8 @@ def main() -> None:
     ) as llm:
         engine = llm.engine
         model = calibrate(engine, options.requests, options.steps)
-        print(f"{'':34}{'TTFT ms':>11}{'sim':>11}{'':8}{'ITL ms':>11}{'sim':>11}")
+        head = f"{'':34}{'TTFT ms':>11}{'sim':>11}{'':8}{'ITL ms':>11}{'sim':>11}{'':8}"
+        print(f"{head}{'steps':>9}")
         worst = 0.0
         for prompt, output, groups in ((150, 50, 0), (400, 25, 0), (400, 40, 6)):
             for load in (0.5, 0.8):
@@ -168,7 +190,7 @@ def main() -> None:
                 rate = load * bearable_rate(engine, model, trace)
                 trace = [replace(each, arrival_s=each.arrival_s / rate) for each in trace]
                 name = f"{prompt}+{output} tokens, load {load}" + (", shared" if groups else "")
-                worst = max(worst, compare(engine, model, name, trace))
+                worst = max(worst, compare(engine, model, name, trace, options.tries))
     print(f"largest difference of a median: {worst:.1%} (at most {TOLERANCE:.0%})")
     raise SystemExit(int(worst > TOLERANCE))
 
