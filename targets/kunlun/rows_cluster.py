@@ -12,16 +12,23 @@ from dataclasses import replace
 from ...ir.dim import as_dim, cdiv
 from ...ir.dtype import BF16, F16, F32
 from ...ir.graph import Node, Value
-from ...ir.ops.attention import RopeWriteKv, WriteKv
-from ...ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
-from ...ir.ops.rope import Rope, RopeTable
+from ...ir.ops.attention import RopeWriteKv
+from ...ir.ops.rope import Rope
 from ...ir.target import Target
 from ...passes.choose_tiles import TileChoice
-from ..lowering import Lowering, Operand, f32, i32
+from ..lowering import Lowering, Operand, i32
 from ..rows import generic
-from ..rows.cache import accepts_kv, cache_operands
-from ..rows.linear import row_count, vector
-from ..rows.token import next_power_of_two, width
+from ..rows.cache import accepts_kv, rope_write_kv_operands, write_kv_operands
+from ..rows.linear import row_count
+from ..rows.token import (
+    add_rmsnorm_operands,
+    layernorm_operands,
+    next_power_of_two,
+    rmsnorm_operands,
+    rope_operands,
+    rope_table_operands,
+    width,
+)
 from ..table import OperatorRow, always
 from .rows_sdnn import chip_of
 from .tiling import choose_row_block
@@ -89,51 +96,25 @@ def _gather(ctx: Lowering, table: Operand, ids: Value, y: Value) -> None:
 
 
 def emit_rmsnorm(node: Node, ctx: Lowering) -> None:
-    assert isinstance(node.op, RmsNorm)
-    x, w = node.inputs
-    arguments = {"x": ctx.memory(x), "w": vector(ctx, w), "y": ctx.memory(node.outputs[0])}
-    _norm(ctx, "norm.rmsnorm", x, {**arguments, "eps": f32(node.op.eps)}, {"OFFSET": 0.0})
+    _norm(node, ctx, rmsnorm_operands(node, ctx), {"OFFSET": 0.0})
 
 
 def emit_add_rmsnorm(node: Node, ctx: Lowering) -> None:
-    assert isinstance(node.op, AddRmsNorm)
-    x, residual, w = node.inputs
-    total, y = node.outputs
-    arguments = {
-        "x": ctx.memory(x),
-        "residual": ctx.memory(residual),
-        "w": vector(ctx, w),
-        "sum": ctx.memory(total),
-        "y": ctx.memory(y),
-        "eps": f32(node.op.eps),
-    }
-    _norm(ctx, "norm.add_rmsnorm", x, arguments, {"OFFSET": 0.0})
+    _norm(node, ctx, add_rmsnorm_operands(node, ctx), {"OFFSET": 0.0})
 
 
 def emit_layernorm(node: Node, ctx: Lowering) -> None:
-    assert isinstance(node.op, LayerNorm)
-    x, w, b = node.inputs
-    arguments = {
-        "x": ctx.memory(x),
-        "w": vector(ctx, w),
-        "b": vector(ctx, b),
-        "y": ctx.memory(node.outputs[0]),
-        "eps": f32(node.op.eps),
-    }
-    _norm(ctx, "norm.layernorm", x, arguments, {})
+    _norm(node, ctx, layernorm_operands(node, ctx), {})
 
 
 def _norm(
-    ctx: Lowering,
-    function: str,
-    x: Value,
-    arguments: dict[str, Operand],
-    constants: dict[str, object],
+    node: Node, ctx: Lowering, arguments: dict[str, Operand], constants: dict[str, object]
 ) -> None:
+    x = node.inputs[0]
     hidden = width(x)
     tile = row_block(ctx, hidden, tiles=4)
     sizes = {"HIDDEN": hidden, **constants, **tile.tile}
-    ctx.launch(function, (row_count(x), 1, 1), arguments, sizes, tile)
+    ctx.launch(f"norm.{node.op.name}", (row_count(x), 1, 1), arguments, sizes, tile)
 
 
 # Rotary embedding and the cache ---------------------------------------------------------------
@@ -147,18 +128,9 @@ def head_blocks(heads: int, dims: int, normed: bool = False) -> int:
 
 
 def emit_rope_table(node: Node, ctx: Lowering) -> None:
-    assert isinstance(node.op, RopeTable)
     positions, inv_freq = node.inputs
-    cos, sin = node.outputs
     half = width(inv_freq)
-    arguments = {
-        "positions": ctx.memory(positions),
-        "inv_freq": vector(ctx, inv_freq),
-        "cos": ctx.memory(cos),
-        "sin": ctx.memory(sin),
-        "count": i32(positions.type.size),
-        "scale": f32(node.op.scale),
-    }
+    arguments = {**rope_table_operands(node, ctx), "count": i32(positions.type.size)}
     rows = max(TABLE_ROWS, LANES // chunk(half))
     constants = {"HALF": half, "BLOCK_T": rows, "BLOCK_C": chunk(half)}
     grid = (cdiv(positions.type.size, rows), 1, 1)
@@ -180,14 +152,9 @@ def rotation(half: int, head_dim: int, heads: int, interleaved: bool) -> dict[st
 
 def emit_rope(node: Node, ctx: Lowering) -> None:
     assert isinstance(node.op, Rope)
-    x, cos, sin = node.inputs
+    x, cos, _ = node.inputs
     tokens, heads, head_dim = x.type.shape
-    arguments = {
-        "x": ctx.memory(x),
-        "cos": ctx.memory(cos),
-        "sin": ctx.memory(sin),
-        "y": ctx.memory(node.outputs[0]),
-    }
+    arguments = rope_operands(node, ctx)
     constants = rotation(width(cos), int(head_dim), int(heads), node.op.interleaved)
     ctx.launch("row_cache.rope", (tokens, 1, 1), arguments, constants)
 
@@ -203,19 +170,9 @@ def accepts_rope_write(node: Node, target: Target) -> str:
 def emit_rope_write_kv(node: Node, ctx: Lowering) -> None:
     op = node.op
     assert isinstance(op, RopeWriteKv)
-    qkv, cos, sin, state, slots, *norms = node.inputs
+    _, cos, _, state, slots, *norms = node.inputs
     kv_heads, head_dim = (int(d) for d in state.type.shape[3:])
-    arguments: dict[str, Operand | None] = {
-        "qkv": ctx.memory(qkv),
-        "cos": ctx.memory(cos),
-        "sin": ctx.memory(sin),
-        "q_norm": vector(ctx, norms[0]) if norms else None,
-        "k_norm": vector(ctx, norms[1]) if norms else None,
-        "slots": ctx.memory(slots),
-        "q": ctx.memory(node.outputs[0]),
-        "eps": f32(op.eps or 0.0),
-        **cache_operands(ctx, state, op.layer),
-    }
+    arguments = rope_write_kv_operands(node, ctx)
     half = width(cos)
     constants = {
         **rotation(half, head_dim, op.heads, op.interleaved),
@@ -229,15 +186,9 @@ def emit_rope_write_kv(node: Node, ctx: Lowering) -> None:
 
 
 def emit_write_kv(node: Node, ctx: Lowering) -> None:
-    assert isinstance(node.op, WriteKv)
-    state, k, v, slots = node.inputs
+    state, _, _, slots = node.inputs
     kv_heads, head_dim = (int(d) for d in state.type.shape[3:])
-    arguments = {
-        "k": ctx.memory(k),
-        "v": ctx.memory(v),
-        "slots": ctx.memory(slots),
-        **cache_operands(ctx, state, node.op.layer),
-    }
+    arguments = write_kv_operands(node, ctx)
     constants = {
         "KV_HEADS": kv_heads,
         "D": head_dim,

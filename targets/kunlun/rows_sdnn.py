@@ -18,10 +18,10 @@ from ...ir.ops.attention import PagedAttention
 from ...ir.ops.linear import GatedLinear, Linear
 from ...ir.target import Target
 from ...passes.choose_tiles import TileChoice
-from ..lowering import Lowering, Operand, TokenRange, f32, i32
-from ..rows.cache import cache_operands
+from ..lowering import Lowering, Operand, TokenRange, i32
+from ..rows.cache import attention_operands
 from ..rows.generic import element_bytes
-from ..rows.linear import row_count, row_ranges, vector
+from ..rows.linear import row_count, row_ranges
 from ..rows.token import next_power_of_two
 from ..table import OperatorRow
 from .capabilities import Chip
@@ -179,23 +179,12 @@ def emit_attention(node: Node, ctx: Lowering) -> None:
     """Up to two launches: sequences of few queries, and those of many."""
     op = node.op
     assert isinstance(op, PagedAttention)
-    q, state, query_start, seq_lens, page_table, *sinks = node.inputs
+    q, state, _, _, page_table, *_ = node.inputs
     tokens, heads, head_dim = q.type.shape
     kv_heads = int(state.type.shape[3])
-    seqs, pages = page_table.type.shape
+    seqs, _ = page_table.type.shape
     tile = attention_tile(chip_of(ctx.target), int(heads), int(head_dim), state.type.dtype)
-    arguments: dict[str, Operand | None] = {
-        "q": ctx.memory(q),
-        "query_start": ctx.memory(query_start),
-        "seq_lens": ctx.memory(seq_lens),
-        "page_table": ctx.memory(page_table),
-        "sinks": vector(ctx, sinks[0]) if sinks else None,
-        "y": ctx.memory(node.outputs[0]),
-        "seqs": i32(seqs),
-        "pages": i32(pages),
-        "scale": f32(op.scale),
-        **cache_operands(ctx, state, op.layer),
-    }
+    arguments = attention_operands(node, ctx)
     group = int(heads) // kv_heads
     constants = {
         "KV_HEADS": kv_heads,

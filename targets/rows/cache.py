@@ -32,16 +32,21 @@ def cache_operands(ctx: Lowering, state: Value, layer: int) -> dict[str, Operand
     }
 
 
-def emit_write_kv(node: Node, ctx: Lowering) -> None:
+def write_kv_operands(node: Node, ctx: Lowering) -> dict[str, Operand]:
     assert isinstance(node.op, WriteKv)
     state, k, v, slots = node.inputs
-    _, _, _, kv_heads, head_dim = state.type.shape
-    arguments = {
+    return {
         "k": ctx.memory(k),
         "v": ctx.memory(v),
         "slots": ctx.memory(slots),
         **cache_operands(ctx, state, node.op.layer),
     }
+
+
+def emit_write_kv(node: Node, ctx: Lowering) -> None:
+    state, _, _, slots = node.inputs
+    _, _, _, kv_heads, head_dim = state.type.shape
+    arguments = write_kv_operands(node, ctx)
     constants = {
         "KV_HEADS": kv_heads,
         "D": head_dim,
@@ -51,12 +56,10 @@ def emit_write_kv(node: Node, ctx: Lowering) -> None:
     ctx.launch("rope.write_kv", (slots.type.size, 1, 1), arguments, constants)
 
 
-def emit_rope_write_kv(node: Node, ctx: Lowering) -> None:
+def rope_write_kv_operands(node: Node, ctx: Lowering) -> dict[str, Operand | None]:
     assert isinstance(node.op, RopeWriteKv)
     qkv, cos, sin, state, slots, *norms = node.inputs
-    _, _, _, kv_heads, head_dim = state.type.shape
-    half = width(cos)
-    arguments: dict[str, Operand | None] = {
+    return {
         "qkv": ctx.memory(qkv),
         "cos": ctx.memory(cos),
         "sin": ctx.memory(sin),
@@ -67,6 +70,14 @@ def emit_rope_write_kv(node: Node, ctx: Lowering) -> None:
         "eps": f32(node.op.eps or 0.0),
         **cache_operands(ctx, state, node.op.layer),
     }
+
+
+def emit_rope_write_kv(node: Node, ctx: Lowering) -> None:
+    assert isinstance(node.op, RopeWriteKv)
+    _, cos, _, state, slots, *_ = node.inputs
+    _, _, _, kv_heads, head_dim = state.type.shape
+    half = width(cos)
+    arguments = rope_write_kv_operands(node, ctx)
     constants = {
         "HEADS": node.op.heads,
         "KV_HEADS": kv_heads,
@@ -94,16 +105,12 @@ def attention_rows(ctx: Lowering, group: int) -> int:
     return 64
 
 
-def emit_paged_attention(node: Node, ctx: Lowering) -> None:
+def attention_operands(node: Node, ctx: Lowering) -> dict[str, Operand | None]:
     op = node.op
     assert isinstance(op, PagedAttention)
     q, state, query_start, seq_lens, page_table, *sinks = node.inputs
-    tokens, heads, head_dim = q.type.shape
-    kv_heads = int(state.type.shape[3])
-    group = int(heads) // kv_heads
     seqs, pages = page_table.type.shape
-    block_m = attention_rows(ctx, group)
-    arguments: dict[str, Operand | None] = {
+    return {
         "q": ctx.memory(q),
         "query_start": ctx.memory(query_start),
         "seq_lens": ctx.memory(seq_lens),
@@ -115,6 +122,18 @@ def emit_paged_attention(node: Node, ctx: Lowering) -> None:
         "scale": f32(op.scale),
         **cache_operands(ctx, state, op.layer),
     }
+
+
+def emit_paged_attention(node: Node, ctx: Lowering) -> None:
+    op = node.op
+    assert isinstance(op, PagedAttention)
+    q, state, _, _, page_table, *_ = node.inputs
+    tokens, heads, head_dim = q.type.shape
+    kv_heads = int(state.type.shape[3])
+    group = int(heads) // kv_heads
+    seqs, _ = page_table.type.shape
+    block_m = attention_rows(ctx, group)
+    arguments = attention_operands(node, ctx)
     constants = {
         "KV_HEADS": kv_heads,
         "GROUP": group,

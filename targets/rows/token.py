@@ -80,25 +80,22 @@ def emit_gather_rows(node: Node, ctx: Lowering) -> None:
 # Norms ----------------------------------------------------------------------------------------
 
 
-def emit_rmsnorm(node: Node, ctx: Lowering) -> None:
+def rmsnorm_operands(node: Node, ctx: Lowering) -> dict[str, Operand]:
     assert isinstance(node.op, RmsNorm)
     x, w = node.inputs
-    arguments = {
+    return {
         "x": ctx.memory(x),
         "w": vector(ctx, w),
         "y": ctx.memory(node.outputs[0]),
         "eps": f32(node.op.eps),
     }
-    hidden = width(x)
-    constants = {"HIDDEN": hidden, "OFFSET": 0.0, "BLOCK": row_block(hidden)}
-    ctx.launch("norm.rmsnorm", (row_count(x), 1, 1), arguments, constants)
 
 
-def emit_add_rmsnorm(node: Node, ctx: Lowering) -> None:
+def add_rmsnorm_operands(node: Node, ctx: Lowering) -> dict[str, Operand]:
     assert isinstance(node.op, AddRmsNorm)
     x, residual, w = node.inputs
     total, y = node.outputs
-    arguments = {
+    return {
         "x": ctx.memory(x),
         "residual": ctx.memory(residual),
         "w": vector(ctx, w),
@@ -106,56 +103,81 @@ def emit_add_rmsnorm(node: Node, ctx: Lowering) -> None:
         "y": ctx.memory(y),
         "eps": f32(node.op.eps),
     }
-    hidden = width(x)
-    constants = {"HIDDEN": hidden, "OFFSET": 0.0, "BLOCK": row_block(hidden)}
-    ctx.launch("norm.add_rmsnorm", (row_count(x), 1, 1), arguments, constants)
 
 
-def emit_layernorm(node: Node, ctx: Lowering) -> None:
+def layernorm_operands(node: Node, ctx: Lowering) -> dict[str, Operand]:
     assert isinstance(node.op, LayerNorm)
     x, w, b = node.inputs
-    arguments = {
+    return {
         "x": ctx.memory(x),
         "w": vector(ctx, w),
         "b": vector(ctx, b),
         "y": ctx.memory(node.outputs[0]),
         "eps": f32(node.op.eps),
     }
+
+
+def emit_rmsnorm(node: Node, ctx: Lowering) -> None:
+    _norm(node, ctx, rmsnorm_operands(node, ctx), {"OFFSET": 0.0})
+
+
+def emit_add_rmsnorm(node: Node, ctx: Lowering) -> None:
+    _norm(node, ctx, add_rmsnorm_operands(node, ctx), {"OFFSET": 0.0})
+
+
+def emit_layernorm(node: Node, ctx: Lowering) -> None:
+    _norm(node, ctx, layernorm_operands(node, ctx), {})
+
+
+def _norm(
+    node: Node, ctx: Lowering, arguments: dict[str, Operand], constants: dict[str, object]
+) -> None:
+    x = node.inputs[0]
     hidden = width(x)
-    constants = {"HIDDEN": hidden, "BLOCK": row_block(hidden)}
-    ctx.launch("norm.layernorm", (row_count(x), 1, 1), arguments, constants)
+    sizes = {"HIDDEN": hidden, "BLOCK": row_block(hidden), **constants}
+    ctx.launch(f"norm.{node.op.name}", (row_count(x), 1, 1), arguments, sizes)
 
 
 # Rotary embedding -----------------------------------------------------------------------------
 
 
-def emit_rope_table(node: Node, ctx: Lowering) -> None:
+def rope_table_operands(node: Node, ctx: Lowering) -> dict[str, Operand]:
     assert isinstance(node.op, RopeTable)
     positions, inv_freq = node.inputs
     cos, sin = node.outputs
-    half = width(inv_freq)
-    arguments = {
+    return {
         "positions": ctx.memory(positions),
         "inv_freq": vector(ctx, inv_freq),
         "cos": ctx.memory(cos),
         "sin": ctx.memory(sin),
         "scale": f32(node.op.scale),
     }
+
+
+def rope_operands(node: Node, ctx: Lowering) -> dict[str, Operand]:
+    x, cos, sin = node.inputs
+    return {
+        "x": ctx.memory(x),
+        "cos": ctx.memory(cos),
+        "sin": ctx.memory(sin),
+        "y": ctx.memory(node.outputs[0]),
+    }
+
+
+def emit_rope_table(node: Node, ctx: Lowering) -> None:
+    positions, inv_freq = node.inputs
+    half = width(inv_freq)
+    arguments = rope_table_operands(node, ctx)
     constants = {"HALF": half, "BLOCK_HALF": next_power_of_two(half)}
     ctx.launch("rope.rope_table", (positions.type.size, 1, 1), arguments, constants)
 
 
 def emit_rope(node: Node, ctx: Lowering) -> None:
     assert isinstance(node.op, Rope)
-    x, cos, sin = node.inputs
+    x, cos, _ = node.inputs
     tokens, heads, head_dim = x.type.shape
     half = width(cos)
-    arguments = {
-        "x": ctx.memory(x),
-        "cos": ctx.memory(cos),
-        "sin": ctx.memory(sin),
-        "y": ctx.memory(node.outputs[0]),
-    }
+    arguments = rope_operands(node, ctx)
     constants = {
         "HEADS": heads,
         "D": head_dim,
