@@ -173,8 +173,9 @@ def _padded(changes: LogitChanges) -> ChangeSizes:
         len(changes.rows), len(changes.bias_ids), len(changes.history_ids),
         len(changes.forbidden_ids), len(changes.masked_rows),
     )  # fmt: skip
-    changed, *lists, masked = (power_of_two(count) if count else 0 for count in counts)
-    return ChangeSizes(changed, *(max(1, size) for size in lists), masked)
+    changed, biased, seen, forbidden, masked = (power_of_two(n) if n else 0 for n in counts)
+    # a list that nobody has still needs an address
+    return ChangeSizes(changed, max(1, biased), max(1, seen), max(1, forbidden), masked)
 
 
 def _arrays(changes: LogitChanges) -> dict[str, NDArray[np.generic]]:
