@@ -6,6 +6,7 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def node_cases(modules: Sequence[str] = ()) -> Iterator[Case]:
             test.name,
             EXPANDED if "_expanded" in test.name else NODE,
             test.model,
-            lambda sets=sets: iter(sets),  # type: ignore[misc]
+            partial(iter, sets),
             test.rtol,
             test.atol,
             excepted(test.model),
@@ -80,6 +81,11 @@ def _array(value: Any) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
+def arrays(values: Sequence[Any]) -> list[Any]:
+    """Some tests hold their numbers as protobufs."""
+    return [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in values]
+
+
 def folder_cases(folder: str) -> Iterator[Case]:
     from onnx.backend.test.loader import load_model_tests
 
@@ -87,10 +93,10 @@ def folder_cases(folder: str) -> Iterator[Case]:
         home = Path(test.model_dir or _DATA / folder / test.name)
         if folder == "real":
             path = _DATA / "light" / f"light_{test.model_name}.onnx"
-            sets: DataSets = lambda path=path: light_data(path)  # noqa: E731
+            sets: DataSets = partial(light_data, path)
         else:
             path = home / "model.onnx"
-            sets = lambda path=path: stored_data(path)  # noqa: E731
+            sets = partial(stored_data, path)
         model = onnx.load(path)
         yield Case(test.name, folder, model, sets, test.rtol, test.atol, excepted(model))
 

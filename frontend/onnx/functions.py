@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import onnx
+import onnx.checker
 import onnx.defs
 import onnx.shape_inference
 import torch
@@ -49,7 +50,7 @@ def _newest(versions: Sequence[int], opset: int) -> int:
 
 def type_of(slot: Slot) -> onnx.TypeProto:
     """The type of a value as ONNX writes it; sizes that are symbolic are left open."""
-    value = slot.tensor if slot.sizes is None else slot.sizes.array
+    value: Any = slot.tensor if slot.sizes is None else slot.sizes.array
     proto = onnx.TypeProto()
     if value is None:
         return proto
@@ -94,6 +95,9 @@ def elem_type_of(slot: Slot) -> int:
     return int(kind.tensor_type.elem_type)
 
 
+_INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError)
+
+
 def output_types(
     schema: Any, node: onnx.NodeProto, slots: Sequence[Slot], opsets: Mapping[str, int]
 ) -> dict[str, int]:
@@ -104,7 +108,7 @@ def output_types(
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     try:
         found = onnx.shape_inference.infer_node_outputs(schema, node, types, opset_imports=imports)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except (*_INFERENCE_ERRORS, RuntimeError, ValueError):
         return {}  # the node's function has a say of its own
     return {name: _elem_type(proto) for name, proto in found.items()}
 

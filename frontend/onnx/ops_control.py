@@ -8,7 +8,7 @@ from typing import NoReturn
 import torch
 
 from .registry import Known, NeedsValue, Node, Slot, Subgraph, Tensor, Value, op, outside_trace
-from .sizes import as_slot, objects, tensor_in
+from .sizes import as_slot, fixed_slot, objects, tensor_in
 
 MAX_TRIPS = 1024
 """Runs of a loop's body that are written out; more would make graphs that nobody can compile."""
@@ -54,7 +54,7 @@ def loop(node: Node, count: Tensor | None, condition: Tensor | None, *state: Val
     values = [node.slot(v) for v in state]
     always = as_slot(Known(objects([True], ()), torch.bool))
     going = always if condition is None else node.slot(condition)
-    scans: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - len(values))]
+    scans: list[list[Slot]] = [[] for _ in range(len(body.outputs) - 1 - len(values))]
     for trip in range(trips):
         if _is_over(going):
             break
@@ -67,11 +67,10 @@ def loop(node: Node, count: Tensor | None, condition: Tensor | None, *state: Val
             new = [_kept(node, going, a, b) for a, b in zip(new, values, strict=True)]
         values, going = new, going if condition is None else _both(going, after)
         for scan, value in zip(scans, made, strict=True):
-            scan.append(tensor_in(value))
+            scan.append(value)
     if not is_bounded and not _is_over(going):
         node.refuse(f"expected a loop that ends within {trips} trips, got one that does not")
-    needs = frozenset[str]().union(*(v.needs for v in values), going.needs)
-    return (*values, *(Slot(_stacked(node, body, s), needs=needs) for s in scans))
+    return (*values, *(_stacked(node, rows) for rows in scans))
 
 
 def _trips(node: Node, count: Tensor | None) -> tuple[int, bool]:
@@ -105,10 +104,15 @@ def _both(a: Slot, b: Slot) -> Slot:
     return Slot(result, needs=a.needs | b.needs)
 
 
-def _stacked(node: Node, body: Subgraph, rows: Sequence[Tensor]) -> Tensor:
+def _stacked(node: Node, rows: Sequence[Slot]) -> Slot:
+    """Rows whose numbers are known give a result that is."""
     if not rows:
         node.refuse("expected at least one trip, got none: its scan outputs have no shape")
-    return torch.stack(list(rows))
+    if all(row.fixed is not None for row in rows):
+        with outside_trace():
+            return fixed_slot(torch.stack([row.fixed for row in rows if row.fixed is not None]))
+    needs = frozenset[str]().union(*(row.needs for row in rows))
+    return Slot(torch.stack([tensor_in(row) for row in rows]), needs=needs)
 
 
 @op("Scan")

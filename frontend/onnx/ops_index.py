@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from .ops_logic import signed
-from .registry import Node, Tensor, Value, op, outside_trace
+from .registry import Node, Size, Tensor, Value, op, outside_trace
 
 
-def wrapped(indices: Tensor, length: int | torch.SymInt) -> Tensor:
+def wrapped(indices: Tensor, length: Size) -> Tensor:
     """Negative indices count from the end."""
     indices = signed(indices).to(torch.int64)
     return torch.where(indices < 0, indices + length, indices)

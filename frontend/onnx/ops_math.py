@@ -72,7 +72,8 @@ def div(node: Node, a: Tensor, b: Tensor) -> Value:
 @op("Mod")
 def mod(node: Node, a: Tensor, b: Tensor) -> Value:
     """Python's sign rule, or C's with ``fmod``."""
-    return _wide(torch.fmod if node.attrs.get("fmod", 0) else torch.remainder, a, b)
+    function: Callable[..., Tensor] = torch.fmod if node.attrs.get("fmod", 0) else torch.remainder
+    return _wide(function, a, b)
 
 
 @op("Pow")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .registry import Known, Node, Size, Tensor, Value, op
-from .sizes import objects
+from .sizes import larger, objects, smaller
 
 _BEYOND = 2**31 - 1
 """A bound from here on means the end."""
@@ -140,17 +140,17 @@ def _inside(bound: Size, length: torch.SymInt) -> Size:
     if not isinstance(bound, int):
         return bound
     if bound < 0:
-        return length + bound if bound == -1 else torch.sym_max(length + bound, 0)
-    return bound if bound < 2 else length if bound >= _BEYOND else torch.sym_min(bound, length)
+        return length + bound if bound == -1 else larger(length + bound, 0)
+    return bound if bound < 2 else length if bound >= _BEYOND else smaller(bound, length)
 
 
 def _backwards(x: Tensor, start: Size, end: Size, axis: int, step: int) -> Tensor:
     """Torch has no negative steps: the same elements of the axis turned round."""
     length = x.shape[axis]
     first = start + length if start < 0 else start
-    first = torch.sym_max(0, torch.sym_min(first, length - 1))
+    first = larger(0, smaller(first, length - 1))
     last = end + length if end < 0 else end
-    last = torch.sym_max(-1, torch.sym_min(last, length - 1))
+    last = larger(-1, smaller(last, length - 1))
     return _cut(x.flip(axis), length - 1 - first, length - 1 - last, axis, -step)
 
 

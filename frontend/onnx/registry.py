@@ -41,7 +41,8 @@ __all__ = [
 Tensor: TypeAlias = torch.Tensor
 Value: TypeAlias = Any
 """A tensor, a list of values (a sequence), or None (an optional without one)."""
-Size: TypeAlias = int | torch.SymInt
+Size: TypeAlias = Any
+"""An int or a `torch.SymInt`; torch declares most of its arguments as ints alone."""
 OpFunction: TypeAlias = Callable[..., Any]
 F = TypeVar("F", bound=OpFunction)
 OPS: dict[tuple[str, str], OpFunction] = {}

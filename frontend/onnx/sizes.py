@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from .registry import TORCH_TYPES, Known, Node, Slot, Value, outside_trace
+from .registry import TORCH_TYPES, Known, Node, Size, Slot, Value, outside_trace
 
 Rule: TypeAlias = Callable[..., "Known | tuple[Known, ...] | None"]
 R = TypeVar("R", bound=Rule)
@@ -54,6 +54,14 @@ def as_tensor(known: Known) -> torch.Tensor:
     if not parts:
         return torch.empty(known.array.shape, dtype=known.dtype)
     return torch.stack(parts).reshape(known.array.shape)
+
+
+def smaller(a: Size, b: Size) -> Size:
+    return torch.sym_min(a, b)  # type: ignore[no-untyped-call]
+
+
+def larger(a: Size, b: Size) -> Size:
+    return torch.sym_max(a, b)  # type: ignore[no-untyped-call]
 
 
 def fixed_slot(value: Value) -> Slot:
@@ -127,7 +135,7 @@ def comparison(node: Node, a: Known, b: Known) -> Known:
 
 @rule("Min", "Max")
 def extreme(node: Node, *xs: Known) -> Known:
-    choose = torch.sym_min if node.op_type == "Min" else torch.sym_max
+    choose = smaller if node.op_type == "Min" else larger
     result = xs[0]
     for x in xs[1:]:
         result = _elementwise(choose, None, result, x)
