@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import FrontendError
 from ..ir.blocks import BLOCK_TYPES, BlockArray
+from ..ir.quantized import Quantized
 from .gguf_config import Facts, build_config, heads
 from .gguf_header import GgufHeader, read_header
 from .gguf_names import Binding, architecture, bind, deinterleave
@@ -42,7 +43,7 @@ class GgufSource:
         tensor = self.header.tensors[self._binding(name).tensor]
         return WeightInfo(name, tensor.dtype, tensor.shape)
 
-    def read(self, name: str) -> NDArray[np.float32] | BlockArray:
+    def read(self, name: str) -> NDArray[np.float32] | Quantized:
         binding = self._binding(name)
         tensor = self.header.tensors[binding.tensor]
         raw = self.header.raw(binding.tensor)

@@ -29,7 +29,7 @@ from .weights import (
     tie_embedding,
 )
 
-_DTYPES = {
+_DTYPES: dict[str, tuple[str, np.dtype[Any]]] = {
     "F32": ("f32", np.dtype("<f4")),
     "F16": ("f16", np.dtype("<f2")),
     "BF16": ("bf16", np.dtype("<u2")),

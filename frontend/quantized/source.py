@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ ACTIVATIONS = (
 )
 
 
-class StoredSource(Stored, WeightSource):
+class StoredSource(Stored, WeightSource, Protocol):
     """Tensors as stored, and as float32."""
 
 

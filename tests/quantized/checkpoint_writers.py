@@ -69,7 +69,8 @@ def _integers(n: int, k: int, bits: int, rng: torch.Generator) -> torch.Tensor:
 
 def _scales(n: int, groups: int, bits: int, rng: torch.Generator, kind: Any) -> torch.Tensor:
     size = SPREAD / 2 ** (bits - 1)
-    return ((0.5 + torch.rand(n, groups, generator=rng)) * size).to(kind)
+    scales: torch.Tensor = ((0.5 + torch.rand(n, groups, generator=rng)) * size).to(kind)
+    return scales
 
 
 def _zeros(n: int, groups: int, bits: int, rng: torch.Generator) -> torch.Tensor:
@@ -225,7 +226,8 @@ def write_checkpoint(
             parameter.copy_(noise if parameter.dim() > 1 else parameter + noise)
         for name, module in model.named_modules():
             if isinstance(module, torch.nn.Linear) and not name.endswith(kind.plain):
-                weight, stored = kind.write(*module.weight.shape, rng)
+                n, k = module.weight.shape
+                weight, stored = kind.write(n, k, rng)
                 module.weight.copy_(weight)
                 tensors |= {f"{name}.{part}": tensor for part, tensor in stored.items()}
                 tensors.setdefault(f"{name}.weight", torch.empty(0))
