@@ -18,6 +18,7 @@ from ...ir.graph import Graph
 from ..capture import quiet
 from ..captured import Captured, Progress, describe
 from ..fx_convert import convert_program, symbol_names
+from ..fx_convert_context import numpy_array
 from ..torch_module import ModuleSource
 from .evaluate import Evaluator, Scope
 from .free_sizes import assumption
@@ -223,11 +224,25 @@ def capture_onnx(
 ) -> tuple[Captured, Signature]:
     """The graph for these inputs, and what its flat inputs and outputs stand for."""
     module = OnnxModule(model, inputs, fixed)
+    if not inputs:
+        graph = _constants(module)
+        info = describe(graph, safe_name(model.name), "onnx")
+        return Captured(graph, ModuleSource(model.name, {}), None, info), module.signature
     program = _export(module)
     graph = _graph(module, program, progress)
     weights = {new: dict(program.state_dict)[key] for key, new in module.weights.items()}
     info = describe(graph, safe_name(model.name), "onnx")
     return Captured(graph, ModuleSource(model.name, weights), None, info), module.signature
+
+
+def _constants(module: OnnxModule) -> Graph:
+    """A graph of results alone: without inputs there is nothing to trace."""
+    graph = Graph(safe_name(module.model.name))
+    with torch.no_grad():
+        results = module()
+    for i, result in enumerate(results):
+        graph.outputs.append(graph.const(*numpy_array(result, f"output {i}")))
+    return graph
 
 
 def _export(module: OnnxModule) -> ExportedProgram:
