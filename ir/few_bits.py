@@ -21,7 +21,7 @@ FORMS = {
 }
 """Types of few bits and the forms (`ir.forms`) that they stand for."""
 
-TOLERANCE = {"f32": 1e-3, "f16": 1e-2, "bf16": 1e-1, "int8": 1.5e-1, "fp8": 1.5e-1}
+TOLERANCE = {"f32": 1e-3, "f16": 1e-2, "bf16": 1e-1, "int8": 1.5e-1, "fp8": 2.5e-1}
 """Largest relative L2 error of self-test logits by the type of cache, of activations or of what
 products multiply; the reference has f32 in all, and weights as stored."""
 
@@ -30,7 +30,7 @@ def tolerance_of(weights: str, cache: str, activations: str) -> float:
     """The bound of the coarsest of these types.
 
     >>> tolerance_of("fp8-block", "bf16", "bf16"), tolerance_of("int4", "f16", "f32")
-    (0.15, 0.01)
+    (0.25, 0.01)
     """
     products = "fp8" if weights.startswith("fp8") else activations
     return max(TOLERANCE[cache], TOLERANCE[activations], TOLERANCE[products])

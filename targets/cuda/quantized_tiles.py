@@ -22,11 +22,11 @@ from .weight_form import BF16, E4M3, WeightForm
 
 FEW_ROWS = 4
 """A GEMV has a chain of sums for each row."""
-UNIT = 32
-"""Columns of a unit of `group_gemv.py`."""
+UNIT_BYTES = 16
+"""Of a unit of `group_gemv.py`."""
 GEMV_BLOCKS = ((2, 2048, 4), (2, 1024, 2), (4, 1024, 2), (1, 4096, 4), (4, 512, 4))
 """BLOCK_N, BLOCK_K, num_warps."""
-UNIT_BLOCKS = ((4, 32, 4), (2, 32, 2), (2, 64, 2))
+UNIT_BLOCKS = ((2, 64, 2), (4, 128, 4), (2, 128, 4), (4, 64, 2), (2, 32, 1))
 """BLOCK_N, UNITS, num_warps."""
 E4M3_BLOCKS = (
     PartBlock(2, 32, (0, 64, 256), 4, 4, swap=1, pointers=True),
@@ -79,12 +79,13 @@ def _gemv(m: int, k: int, form: WeightForm) -> Iterator[LinearConfig]:
     rows = 1 << (m - 1).bit_length()
     if form == WeightForm(E4M3):
         for block_n, block_k, warps in GEMV_BLOCKS:
-            fit = min(block_k, max(UNIT, 1 << (k - 1).bit_length()))
+            fit = min(block_k, max(32, 1 << (k - 1).bit_length()))
             tile = {"ROWS": rows, "BLOCK_N": block_n, "BLOCK_K": fit}
             yield LinearConfig("gemv.linear", tile, warps, 1, 1, 1024)
         return
+    columns = UNIT_BYTES * (2 if form.element == "i4" else 1)
     for block_n, units, warps in UNIT_BLOCKS:
-        fit = min(units, 1 << (-(-k // UNIT) - 1).bit_length())
+        fit = min(units, 1 << (-(-k // columns) - 1).bit_length())
         tile = {"ROWS": rows, "BLOCK_N": block_n, "UNITS": fit}
         yield LinearConfig("group_gemv.linear", tile, warps, 1, 1, 1024)
 

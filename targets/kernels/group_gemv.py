@@ -6,9 +6,10 @@ Layouts: as in `gemv.py`, but for
             (GROUP 0: one for a row)
 Grid: (cdiv(N, BLOCK_N), 1, 1).
 Limits: rows <= ROWS, ROWS 1 to 4; K % 32 == 0, GROUP % 32 == 0; BLOCK_N and UNITS powers of two.
-  A step is UNITS times 32 columns: a thread loads 16 bytes, all of one group.
-Numerics: weights are multiplied out in f32, then as in `gemv.py`: f32 fma over k in steps, then one
-  sum, fixed by K and UNITS. PDL: as in `gemv.py`.
+  A unit is 16 bytes of w, what one thread loads at a time: 32 columns of "i4", else 16, all of one
+  group. A step is UNITS of them.
+Numerics: f32 sums of a unit, exact weights without their scale; these times the scale, fma over k
+  in steps; one sum at the end: fixed by K and UNITS. PDL: as in `gemv.py`.
 """
 
 import triton
@@ -24,92 +25,108 @@ from .weight_forms import centered
 def load_bytes(
     w, n, unit, N: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr
 ):  # fmt: skip
-    """[BLOCK_N, UNITS, WIDTH] of w, read once."""
-    at = n.to(tl.int64)[:, None, None] * (K * WIDTH // 32)
-    pointers = w + at + unit[None, :, None] * WIDTH + tl.arange(0, WIDTH)[None, None, :]
+    """[BLOCK_N, UNITS, 16] of w, read once; WIDTH: columns of a unit."""
+    at = n.to(tl.int64)[:, None, None] * (K // WIDTH * 16)
+    pointers = w + at + unit[None, :, None] * 16 + tl.arange(0, 16)[None, None, :]
     if EVEN:
         tile = tl.load(pointers, eviction_policy="evict_first")
     else:
-        inside = (n < N)[:, None, None] & (unit < K // 32)[None, :, None]
+        inside = (n < N)[:, None, None] & (unit < K // WIDTH)[None, :, None]
         tile = tl.load(pointers, mask=inside, other=0.0, eviction_policy="evict_first")
     return tile
 
 
 @triton.jit
 def load_groups(
-    p, n, unit, N: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr, EVEN: tl.constexpr
+    p, n, unit, N: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
+    EVEN: tl.constexpr,
 ):  # fmt: skip
-    """Scales or zeros of units, [BLOCK_N, UNITS, 1]; None stays."""
-    if p is None:
-        tile = None
+    """Scales or zeros of units, [BLOCK_N, UNITS]."""
+    if GROUP == 0:
+        pointers = p + n[:, None] + unit[None, :] * 0
     else:
-        if GROUP == 0:
-            pointers = p + n[:, None, None] + unit[None, :, None] * 0
-        else:
-            COUNT: tl.constexpr = (K + GROUP - 1) // GROUP
-            pointers = p + n.to(tl.int64)[:, None, None] * COUNT
-            pointers = pointers + (unit // (GROUP // 32))[None, :, None]
-        if EVEN:
-            tile = tl.load(pointers)
-        else:
-            inside = (n < N)[:, None, None] & (unit < K // 32)[None, :, None]
-            tile = tl.load(pointers, mask=inside, other=0)
-    return tile
+        COUNT: tl.constexpr = (K + GROUP - 1) // GROUP
+        pointers = p + n.to(tl.int64)[:, None] * COUNT + (unit // (GROUP // WIDTH))[None, :]
+    if EVEN:
+        tile = tl.load(pointers)
+    else:
+        inside = (n < N)[:, None] & (unit < K // WIDTH)[None, :]
+        tile = tl.load(pointers, mask=inside, other=0)
+    return tile.to(tl.float32)
 
 
 @triton.jit
-def load_columns(p, k, K: tl.constexpr, EVEN: tl.constexpr):
-    """p[k] in f32, [UNITS, width]; zero beyond K."""
-    v = tl.load(p + k) if EVEN else tl.load(p + k, mask=k < K, other=0.0)
-    return v.to(tl.float32)
+def load_columns(x, row, norm, k, K: tl.constexpr, OFFSET: tl.constexpr, EVEN: tl.constexpr):
+    """(a row's x times the norm's weight, x squared) at k [UNITS, 16], f32, zero beyond K."""
+    p = x + row * K + k
+    xs = (tl.load(p) if EVEN else tl.load(p, mask=k < K, other=0.0)).to(tl.float32)
+    squares = xs
+    if norm is not None:
+        squares = xs * xs
+        q = norm + k
+        weight = (tl.load(q) if EVEN else tl.load(q, mask=k < K, other=0.0)).to(tl.float32)
+        xs *= weight + OFFSET
+    return xs, squares
 
 
 @triton.jit
-def add_part(
-    sums, squares, values, x, norm, k, rows,
-    K: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
-    """One step, all rows: values [BLOCK_N, UNITS, width] times x[k]."""
-    new_sums, new_squares = (), ()
-    for m in tl.static_range(ROWS):
-        xs = load_columns(x + tl.minimum(m, rows - 1) * K, k, K, EVEN)
-        square = squares[m]
-        if norm is not None:
-            square = tl.fma(xs, xs, square)
-            xs *= load_columns(norm, k, K, EVEN) + OFFSET
-        tile = tl.broadcast_to(xs[None, :, :], values.shape)
-        new_sums = new_sums + (tl.fma(values, tile, sums[m]),)  # noqa: RUF005
-        new_squares = new_squares + (square,)  # noqa: RUF005
-    return new_sums, new_squares
+def sum_unit(values, xs):
+    """[BLOCK_N, UNITS]: over the 16 numbers of a unit, which one thread holds."""
+    return tl.sum(values * xs[None, :, :], 2)
 
 
 @triton.jit
 def add_step(
-    sums, squares, ws, scale, zero, x, norm, unit, rows,
+    sums, squares, low, high, scale, zero, x, norm, unit, rows,
     K: tl.constexpr, FORM: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr,
-    EVEN: tl.constexpr,
+    WIDTH: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """One step of one half of w; where norm is None squares stay as they are."""
-    if FORM == "i4":
-        k = unit[:, None] * 32 + tl.arange(0, 16)[None, :]
-        low = centered(ws & 15, zero, FORM) * scale
-        sums, squares = add_part(sums, squares, low, x, norm, k, rows, K, OFFSET, ROWS, EVEN)
-        high = centered(ws >> 4, zero, FORM) * scale
-        sums, squares = add_part(sums, squares, high, x, norm, k + 16, rows, K, OFFSET, ROWS, EVEN)
-    else:
-        k = unit[:, None] * 32 + tl.arange(0, 32)[None, :]
-        if FORM == "i8":
-            values = centered(ws, zero, FORM) * scale
-        else:
-            values = ws.to(tl.float32) * scale
-        sums, squares = add_part(sums, squares, values, x, norm, k, rows, K, OFFSET, ROWS, EVEN)
-    return sums, squares
+    """One step of one half of w, all rows. zero: what the middle of the range is above it."""
+    new_sums, new_squares = (), ()
+    k = unit[:, None] * WIDTH + tl.arange(0, 16)[None, :]
+    for m in tl.static_range(ROWS):
+        row = tl.minimum(m, rows - 1)
+        xs, square = load_columns(x, row, norm, k, K, OFFSET, EVEN)
+        part = sum_unit(low, xs)
+        whole = tl.sum(xs, 1)
+        if FORM == "i4":
+            more, upper = load_columns(x, row, norm, k + 16, K, OFFSET, EVEN)
+            part += sum_unit(high, more)
+            whole += tl.sum(more, 1)
+            square += upper
+        if zero is not None:
+            part += zero * whole[None, :]
+        new_sums = new_sums + (tl.fma(part, scale, sums[m]),)  # noqa: RUF005
+        new_squares = new_squares + (squares[m] + tl.sum(square, 1),)  # noqa: RUF005
+    return new_sums, new_squares
 
 
 @triton.jit
-def total_of(sums):
-    """Over units and columns."""
-    return tl.sum(tl.sum(sums, 2), 1)
+def add_half(
+    sums, squares, w, w_scale, w_zero, x, norm, n, unit, rows,
+    N: tl.constexpr, K: tl.constexpr, FORM: tl.constexpr, GROUP: tl.constexpr,
+    OFFSET: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """One step of rows n of w."""
+    tile = load_bytes(w, n, unit, N, K, WIDTH, EVEN)
+    scale = load_groups(w_scale, n, unit, N, K, GROUP, WIDTH, EVEN)
+    zero = None
+    if w_zero is not None:
+        MIDDLE: tl.constexpr = 8.0 if FORM == "i4" else 128.0
+        zero = MIDDLE - load_groups(w_zero, n, unit, N, K, GROUP, WIDTH, EVEN)
+    if FORM == "i4":
+        low = centered(tile & 15, None, FORM)
+        high = centered(tile >> 4, None, FORM)
+    elif FORM == "i8":
+        low = centered(tile, None, FORM)
+        high = low
+    else:
+        low = tile.to(tl.float32)
+        high = low
+    return add_step(
+        sums, squares, low, high, scale, zero, x, norm, unit, rows,
+        K, FORM, OFFSET, ROWS, WIDTH, EVEN,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -120,46 +137,40 @@ def linear(
     BLOCK_N: tl.constexpr, UNITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """y = act(norm(x) @ W^T + bias) + residual, or act(gate) * up + residual."""
-    EVEN: tl.constexpr = N % BLOCK_N == 0 and K % (UNITS * 32) == 0
-    WIDTH: tl.constexpr = 16 if FORM == "i4" else 32
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    first = tl.arange(0, UNITS)
+    WIDTH: tl.constexpr = 32 if FORM == "i4" else 16
+    EVEN: tl.constexpr = N % BLOCK_N == 0 and K % (UNITS * WIDTH) == 0
     HALVES: tl.constexpr = 2 if GATED else 1
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     sums, squares = (), ()
     for _half in tl.static_range(HALVES * ROWS):
-        sums = sums + (tl.zeros((BLOCK_N, UNITS, WIDTH), tl.float32),)  # noqa: RUF005
+        sums = sums + (tl.zeros((BLOCK_N, UNITS), tl.float32),)  # noqa: RUF005
     for _row in tl.static_range(ROWS):
-        squares = squares + (tl.zeros((UNITS, WIDTH), tl.float32),)  # noqa: RUF005
-    for start in range(0, K // 32, UNITS):
-        unit = start + first
-        gates, ups = sums[:ROWS], sums[ROWS:]
-        tile = load_bytes(w, n, unit, N, K, WIDTH, EVEN)
+        squares = squares + (tl.zeros((UNITS,), tl.float32),)  # noqa: RUF005
+    for start in range(0, K // WIDTH, UNITS):
+        unit = start + tl.arange(0, UNITS)
+        gates, added = add_half(
+            sums[:ROWS], squares, w, w_scale, w_zero, x, norm, n, unit, rows,
+            N, K, FORM, GROUP, OFFSET, ROWS, WIDTH, EVEN,
+        )  # fmt: skip
+        ups = sums[ROWS:]
         if GATED:
-            other = load_bytes(w, N + n, unit, 2 * N, K, WIDTH, EVEN)
-        scale = load_groups(w_scale, n, unit, N, K, GROUP, EVEN).to(tl.float32)
-        zero = load_groups(w_zero, n, unit, N, K, GROUP, EVEN)
-        gates, added = add_step(
-            gates, squares, tile, scale, zero, x, norm, unit, rows, K, FORM, OFFSET, ROWS, EVEN
-        )
-        if GATED:
-            scale = load_groups(w_scale, N + n, unit, 2 * N, K, GROUP, EVEN).to(tl.float32)
-            zero = load_groups(w_zero, N + n, unit, 2 * N, K, GROUP, EVEN)
-            ups, _same = add_step(
-                ups, squares, other, scale, zero, x, norm, unit, rows, K, FORM, OFFSET, ROWS, EVEN
-            )
+            ups, _same = add_half(
+                ups, squares, w, w_scale, w_zero, x, norm, N + n, unit, rows,
+                2 * N, K, FORM, GROUP, OFFSET, ROWS, WIDTH, EVEN,
+            )  # fmt: skip
         sums = gates + ups
         squares = added
     inside = n < N
     for m in tl.static_range(ROWS):
         factor = 1.0
         if norm is not None:
-            factor = 1.0 / tl.sqrt(tl.sum(tl.sum(squares[m], 1), 0) / K + eps)
-        total = activate(finish_half(total_of(sums[m]) * factor, None, bias, n, inside), ACT)
+            factor = 1.0 / tl.sqrt(tl.sum(squares[m], 0) / K + eps)
+        total = activate(finish_half(tl.sum(sums[m], 1) * factor, None, bias, n, inside), ACT)
         if GATED:
-            up = total_of(sums[ROWS + m]) * factor
+            up = tl.sum(sums[ROWS + m], 1) * factor
             total *= finish_half(up, None, bias, N + n, inside)
         write = n < tl.where(m < rows, N, 0)  # no rows beyond the last
         if residual is not None:
