@@ -38,6 +38,7 @@ RULES: tuple[tuple[str, int], ...] = (
     (r"original_max_position_embeddings", CONTEXT // 2),
     (r"sliding_window(_size)?|window_size|attention_window_size|attention_chunk_size", WINDOW),
     (r"local_attention(_window_len)?|local_window_size", WINDOW),
+    (r"n_groups", 2),
     (r"mamba_n_heads|n_mamba_heads|mamba_num_heads", 8),
     (r"mamba_d_state|ssm_state_size|state_size|mamba_chunk_size|chunk_size", 16),
     (r"first_k_dense_replace|num_dense_layers|attn_layer_offset|expert_layer_offset", 1),
@@ -146,8 +147,8 @@ def _number(name: str, value: Any, plain: Mapping[str, Any]) -> Any:
     if CONTEXTS.fullmatch(name):
         return CONTEXT
     if name in ("attention_hidden_size", "attention_head_dim") and "hidden_size" in plain:
-        heads = plain["num_attention_heads"] if name == "attention_head_dim" else 1
-        return value * heads // plain["hidden_size"] * HIDDEN // (HEADS if heads > 1 else 1)
+        count = plain["num_attention_heads"] if name == "attention_head_dim" else 1
+        return value * count // plain["hidden_size"] * HIDDEN // (HEADS if count > 1 else 1)
     for pattern, size in _PATTERNS:
         if pattern.fullmatch(name):
             return min(value, size)

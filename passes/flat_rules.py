@@ -18,7 +18,7 @@ from ..ir.dim import Dim, prod, symbols_of
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.ops.elementwise import Binary, Cast, Unary, Where
-from ..ir.ops.indexing import TakeAxis
+from ..ir.ops.indexing import PutAxis, TakeAxis
 from ..ir.ops.linear import GatedLinear, Linear, MatMul
 from ..ir.ops.moe import ExpertLinear, MoeRoute
 from ..ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
@@ -318,20 +318,6 @@ def _matrix_times_tokens(flat: Flattener, node: Node, a: Value, b: Value) -> Non
     flat.finish(node, flat.emit(node, node.op, flat.known[a], columns))
 
 
-@rule(TakeAxis)
-def _take_axis(flat: Flattener, node: Node) -> None:
-    """The same parts of each token, in an order that depends on none."""
-    assert isinstance(node.op, TakeAxis)
-    x, ids = node.inputs
-    expect_free(flat, [ids], "indices")
-    _expect_no_token_axis(flat, x, node.op.axis, "picks along")
-    axes = flat.kept(x)
-    if node.op.axis not in axes:
-        raise Refusal(f"picks along the batch of {x.type}")
-    at = TakeAxis(1 + axes.index(node.op.axis))
-    flat.finish(node, flat.emit(node, at, flat.known[x], flat.known[ids]))
-
-
 @rule(MoeRoute, Rope, RopeTable, ExpertLinear)
 def _by_row(flat: Flattener, node: Node) -> None:
     """Ops on [T, ...] rows."""
@@ -355,6 +341,20 @@ def _all(flat: Flattener, node: Node) -> list[Value]:
 def _embedding(flat: Flattener, node: Node) -> None:
     expect_free(flat, node.inputs[:1], "table")
     flat.finish(node, flat.emit(node, node.op, *_all(flat, node)))
+
+
+@rule(TakeAxis, PutAxis)
+def _along_known(flat: Flattener, node: Node) -> None:
+    """Parts of an axis of features, by indices that no token decides."""
+    assert isinstance(node.op, TakeAxis | PutAxis)
+    x, ids, *source = node.inputs
+    expect_free(flat, [ids], "choice of parts")
+    if any(flat.token_axis(v) != flat.token_axis(x) for v in source):
+        raise Refusal(f"puts {source[0].type} into {x.type}")
+    placed = [_with_axis(flat, node, v, node.op.axis, "picks along") for v in (x, *source)]
+    op = dataclasses.replace(node.op, axis=placed[0][1])
+    values = [value for value, _ in placed]
+    flat.finish(node, flat.emit(node, op, values[0], flat.known[ids], *values[1:]))
 
 
 @rule(GatherRows)

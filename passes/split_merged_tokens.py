@@ -36,12 +36,15 @@ class SplitMergedTokens(Pass):
 
     def run(self, graph: Graph) -> bool:
         apart: Apart = {}
-        changed = False
-        for node in list(graph.nodes):
+        changed, given = False, dict.fromkeys(graph.nodes)
+        for node in given:
             if isinstance(node.op, Reshape):
                 changed |= _reshape(graph, node, apart)
             elif any(v in apart for v in node.inputs):
                 _lift(graph, node, apart)
+        for node in reversed([n for n in graph.nodes if n not in given]):
+            if not any(v.uses for v in node.outputs):
+                graph.erase(node)  # begun, but the way had no end
         return graph.erase_dead() or changed
 
 
@@ -51,13 +54,27 @@ def _reshape(graph: Graph, node: Node, apart: Apart) -> bool:
     if x in apart:
         graph.replace(y, graph.emit(Reshape(y.type.shape), apart[x][0], before=node))
         return True
-    rest = y.type.shape[1:]
-    merged = x.type.shape[: x.type.rank - len(rest)]
-    same = len(merged) > 1 and x.type.shape == (*merged, *rest)
-    tokens_first = next((d for d in merged if d != 1), 1) == TOKENS
-    if same and tokens_first and merged[-1] != TOKENS and y.type.shape[0] == as_dim(prod(merged)):
-        apart[y] = x, merged
+    merged = _merged(x, y)
+    if merged:
+        apart[y] = _shaped(graph, node, x, (*merged, *y.type.shape[1:])), merged
     return False
+
+
+def _merged(x: Value, y: Value) -> tuple[Dim, ...]:
+    """The axes (1, .., tokens, n) that ``y`` [n * tokens, ...] has in one; () if it is not so."""
+    features = [d for d in x.type.shape if d not in (1, TOKENS)]
+    at = x.type.shape.index(TOKENS) if TOKENS in x.type.shape else -1
+    if at < 0 or any(d != 1 for d in x.type.shape[:at]) or not y.type.rank:
+        return ()
+    whole, row = prod(features), prod(y.type.shape[1:])
+    if not isinstance(whole, int) or not isinstance(row, int) or whole % row or whole == row:
+        return ()
+    merged = (*x.type.shape[: at + 1], whole // row)
+    return merged if as_dim(prod(merged)) == y.type.shape[0] else ()
+
+
+def _shaped(graph: Graph, node: Node, x: Value, shape: tuple[Dim, ...]) -> Value:
+    return x if x.type.shape == shape else graph.emit(Reshape(shape), x, before=node)
 
 
 def _lift(graph: Graph, node: Node, apart: Apart) -> None:

@@ -300,9 +300,8 @@ class SlotRecurrence(Op):
         y, state = np.zeros_like(v), state.copy()
         layer = state[self.layer]
         for slot, rows, before in chunks_of(layer, query_start, seq_lens, slots):
-            parts = (a[rows] for a in (q, k, v, decay))
             own = None if beta is None else beta[rows]
-            y[rows], layer[slot] = recur(before, *parts, rate, own)
+            y[rows], layer[slot] = recur(before, q[rows], k[rows], v[rows], decay[rows], rate, own)
         return y, state
 
     def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:

@@ -19,8 +19,9 @@ Function = Callable[..., Any]
 def theirs(model_type: str, role: str) -> Function:
     """transformers' function of a role in the file of a model."""
     module = importlib.import_module(f"transformers.models.{model_type}.modeling_{model_type}")
-    (found,) = (f for f in vars(module).values() if callable(f) and role_of(f) == role)
-    return found
+    found: list[Function] = [f for f in vars(module).values() if role_of(f) == role]
+    (function,) = found
+    return function
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -28,7 +29,8 @@ def normal(*shape: int) -> torch.Tensor:
 
 
 def first(result: Any) -> torch.Tensor:
-    return result[0] if isinstance(result, tuple) else result
+    found: torch.Tensor = result[0] if isinstance(result, tuple) else result
+    return found
 
 
 def same(model_type: str, role: str, *args: Any, **kwargs: Any) -> None:

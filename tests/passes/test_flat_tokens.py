@@ -165,6 +165,11 @@ MIXING = {
         "%y: f32[1, tokens, 6] = transpose(%s) {permutation=(0, 2, 1)}",
         r"%s = softmax\(...\): reduces the tokens axis",
     ),
+    "parts picked along the tokens": (
+        "const %i: i32[1] = [0]\n%f: f32[1, 1, 6] = take_axis(%x, %i) {axis=1}\n"
+        "%y: f32[1, tokens, 6] = add(%x, %f)",
+        r"%f = take_axis\(...\): picks along the tokens axis",
+    ),
     "rows picked along the tokens": (
         "%r: f32[tokens, 6] = reshape(%x) {shape=(tokens, 6)}\n"
         "%p: i32[tokens] = reshape(%position_ids) {shape=(tokens,)}\n"
@@ -229,9 +234,9 @@ def test_another_signature_is_refused(text: str, message: str) -> None:
 
 def test_every_op_has_a_rule_or_is_known_to_have_none() -> None:
     made_later = {"round_rows", "quantize_rows", "group_sums", "expert_mlp"}
-    of_images = {"convolution", "avg_pool", "max_pool", "put_axis"}
+    of_images = {"convolution", "avg_pool", "max_pool"}
     on_states = {"write_kv", "paged_attention", "rope_write_kv", "slot_conv", "slot_recurrence"}
-    without = {"iota"} | on_states | made_later | of_images
+    without = {"iota", "bitcast"} | on_states | made_later | of_images
     covered = {
         name for name, cls in ir_op.OPS.items() if any(base in RULES for base in cls.__mro__)
     }
@@ -294,6 +299,11 @@ LOCAL = {
         "%t: f32[1, tokens, 6] = tanh(%x)\n%c: f32[2, tokens, 6] = concat(%x, %t) {axis=0}\n"
         "%s: f32[1, tokens, 6] = slice(%c) {axis=0, start=1, stop=2}\n"
         "%m: f32[tokens, 6] = mean(%x) {axis=0}\n%y: f32[1, tokens, 6] = mul(%s, %m)"
+    ),
+    "parts of features by index": (
+        "const %i: i32[2] = [4, 1]\n%a: f32[1, tokens, 2] = take_axis(%x, %i) {axis=2}\n"
+        "%b: f32[1, tokens, 2] = tanh(%a)\n"
+        "%y: f32[1, tokens, 6] = put_axis(%x, %i, %b) {axis=2, how='add'}"
     ),
     "a matrix free of tokens": (
         "%w2: f32[1, 6, 1] = reshape(%w) {shape=(1, 6, 1)}\n%w3: f32[1, 6, 6] = mul(%w2, %w)\n"

@@ -53,6 +53,9 @@ def test_text_before_and_after(check: Callable[..., Graph]) -> None:
         "%l: f32[1, tokens, 2, 1] = sum(%e) {axis=3, keepdim=True}\n"
         "%o: f32[1, tokens, 2, 3] = mul(%h, %l)\n" + BACK,
         MERGE + "%o: f32[2*tokens, 3] = linear(%r, %w2)\n" + BACK,
+        # from features that lie in one axis too
+        "%r: f32[2*tokens, 3] = reshape(%x) {shape=(2*tokens, 3)}\n"
+        "%o: f32[2*tokens, 3] = softmax(%r) {axis=1}\n" + BACK,
     ],
 )
 def test_work_on_rows_equals_itself_on_flat_tokens(

@@ -55,7 +55,8 @@ class Model:
     """A step graph whose logits are the results of all layers side by side."""
 
     def __init__(self) -> None:
-        self.graph, self.rng, self.params = Graph("states"), np.random.default_rng(3), {}
+        self.graph, self.rng = Graph("states"), np.random.default_rng(3)
+        self.params: dict[str, np.ndarray] = {}
         self.inputs = {n: self.graph.input(n, TensorType(I32, s)) for n, s in INPUTS.items()}
         places = [self.inputs[n] for n in ("query_start", "seq_lens", "state_slots")]
         self.parts: list[Value] = []
@@ -71,7 +72,7 @@ class Model:
 
     def add(self, op: Op, *inputs: Value) -> Value:
         y, state = self.graph.append(op, *inputs)
-        width = y.type.size // T  # type: ignore[operator]
+        width = y.type.size // T
         self.parts.append(self.graph.emit(Reshape((T, int(width))), y))
         return state
 
