@@ -50,9 +50,16 @@ def _reduction(op: type[reduces.Reduce]) -> Converter:
     def convert(
         e: Emitter, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
     ) -> Value:
+        if 0 in x.type.shape:  # kernels have no loop to begin with; an empty result stays empty
+            of_none = e.scalar(_OF_NONE[op], F32)
+            return e.broadcast(e.cast(of_none, e.result.dtype), e.shape)
         return reduced(e, op, e.cast(x, e.result.dtype), dim, keepdim)
 
     return convert
+
+
+_OF_NONE = {reduces.Sum: 0.0, reduces.Prod: 1.0, reduces.Mean: float("nan")}
+"""What reductions of no element give."""
 
 
 converts("mean")(_reduction(reduces.Mean))
