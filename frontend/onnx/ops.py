@@ -23,6 +23,7 @@ from . import (
     ops_sequence,
     ops_shape,
     ops_signal,
+    ops_text,
     ops_trees,
 )
 
@@ -47,5 +48,6 @@ __all__ = [
     "ops_sequence",
     "ops_shape",
     "ops_signal",
+    "ops_text",
     "ops_trees",
 ]

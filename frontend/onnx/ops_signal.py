@@ -1,4 +1,4 @@
-"""Fourier transforms as products with tables of sines, short-time transforms, mel scales."""
+"""Fourier transforms, short-time ones, mel scales, windows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import torch
 
 from .registry import TORCH_TYPES, Node, Tensor, Value, op, outside_trace
 
-MAX_LENGTH = 8192
+MAX_LENGTH = 1 << 18
+MAX_ODD = 4097
 """Points of a transform whose table is kept."""
+FEW = 4
 
 
 @op("DFT")
@@ -34,24 +36,71 @@ def transformed(node: Node, x: Tensor, points: Any, inverse: bool, half: bool) -
     """
     if not isinstance(points, int) or points > MAX_LENGTH:
         node.refuse(f"expected a known length of at most {MAX_LENGTH}, got {points}")
-    rows = points // 2 + 1 if inverse and half else points
-    x = _fitted(x, rows)
-    columns = points // 2 + 1 if half and not inverse else points
-    angles = 2 * math.pi * (np.outer(np.arange(rows), np.arange(columns)) % points) / points
-    weight = np.ones((rows, 1))
-    if inverse and half:
-        weight[1 : (points + 1) // 2] = 2.0
-    scale = 1 / points if inverse else 1.0
-    cos, sin = (_table(t * weight * scale, x.dtype) for t in (np.cos(angles), np.sin(angles)))
+    x = _fitted(x, points // 2 + 1 if inverse and half else points)
     real = x[..., 0]
-    sign = 1.0 if inverse else -1.0
-    if x.shape[-1] == 1:
-        return torch.stack([real @ cos, sign * (real @ sin)], -1)
-    imaginary = x[..., 1]
-    y = real @ cos - sign * (imaginary @ sin)
+    imaginary = torch.zeros_like(real) if x.shape[-1] == 1 else x[..., 1]
     if inverse and half:
-        return y.unsqueeze(-1)
-    return torch.stack([y, sign * (real @ sin) + imaginary @ cos], -1)
+        real, imaginary = (_mirrored(p, points, s) for p, s in ((real, 1), (imaginary, -1)))
+    real, imaginary = _spectrum(node, real, imaginary, points, 1 if inverse else -1)
+    if inverse:
+        real, imaginary = real * (1 / points), imaginary * (1 / points)
+    if inverse and half:
+        return real.unsqueeze(-1)
+    y = torch.stack([real, imaginary], -1)
+    return y[..., : points // 2 + 1, :] if half else y
+
+
+def _mirrored(part: Tensor, points: int, sign: int) -> Tensor:
+    """The whole spectrum of real numbers from its first half."""
+    rest = part[..., 1 : (points + 1) // 2].flip(-1)
+    return torch.cat([part, rest * sign], -1)
+
+
+def _spectrum(
+    node: Node, real: Tensor, imaginary: Tensor, n: int, sign: int
+) -> tuple[Tensor, Tensor]:
+    """Over the last axis: halved while that goes (even places are the transform of sums, odd ones
+    of turned differences), then by a table."""
+    if n == 1:
+        return real, imaginary
+    if n % 2:
+        return _by_table(node, real, imaginary, n, sign)
+    h = n // 2
+    angles = 2 * math.pi * np.arange(h) / n
+    cos, sin = _table(np.cos(angles), real.dtype), _table(sign * np.sin(angles), real.dtype)
+    more = [p[..., :h] + p[..., h:] for p in (real, imaginary)]
+    less = [p[..., :h] - p[..., h:] for p in (real, imaginary)]
+    turned = [less[0] * cos - less[1] * sin, less[0] * sin + less[1] * cos]
+    both = [torch.stack([a, b], -2) for a, b in zip(more, turned, strict=True)]
+    found = _spectrum(node, both[0], both[1], h, sign)
+    real, imaginary = (p.transpose(-1, -2).flatten(-2) for p in found)
+    return real, imaginary
+
+
+def _by_table(
+    node: Node, real: Tensor, imaginary: Tensor, n: int, sign: int
+) -> tuple[Tensor, Tensor]:
+    """Of odd length: points k and n - k share a cosine, and their sines differ by the sign."""
+    if n > MAX_ODD:
+        node.refuse(f"expected a length whose odd part is at most {MAX_ODD}, got {n}")
+    h = (n - 1) // 2
+    angles = 2 * math.pi * (np.outer(np.arange(1, h + 1), np.arange(n)) % n) / n
+    cos, sin = (_table(t, real.dtype) for t in (np.cos(angles), sign * np.sin(angles)))
+    sums = [p[..., 1 : h + 1] + p[..., h + 1 :].flip(-1) for p in (real, imaginary)]
+    differences = [p[..., 1 : h + 1] - p[..., h + 1 :].flip(-1) for p in (real, imaginary)]
+    even = [_product(p[..., :1], s, cos) for p, s in zip((real, imaginary), sums, strict=True)]
+    odd = [_product(torch.zeros_like(real[..., :1]), d, sin) for d in differences]
+    return even[0] - odd[1], even[1] + odd[0]
+
+
+def _product(first: Tensor, parts: Tensor, table: Tensor) -> Tensor:
+    """first + parts @ table; a few parts in plain order, which keeps small sums exact."""
+    count = int(table.shape[0])
+    if count > FEW:
+        return first + parts @ table
+    for k in range(count):
+        first = first + parts[..., k : k + 1] * table[k]
+    return first
 
 
 def _fitted(x: Tensor, rows: int) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,37 +32,38 @@ class Forest:
     """[nodes, targets]: what a leaf adds."""
 
 
+@dataclass(frozen=True)
+class Branch:
+    """A node of `TreeEnsemble`: places of its children, which may be leaves."""
+
+    feature: int
+    mode: int
+    split: float
+    missing_holds: bool
+    holds: tuple[int, bool]
+    fails: tuple[int, bool]
+
+
 @ml("TreeEnsemble")
 def tree_ensemble(node: Node, x: Tensor) -> Value:
-    """Leaves have a list of their own; a membership test has values of its own and is refused."""
+    """Nodes and leaves are lists apart."""
     attrs = node.attrs
-    features = [int(f) for f in attrs["nodes_featureids"]]
-    modes = [int(m) for m in table(attrs["nodes_modes"], torch.int64).tolist()]
-    if any(mode >= len(MODES) for mode in modes):
-        node.refuse("expected comparisons in nodes_modes, got BRANCH_MEMBER (set membership)")
-    count = len(features)
+    branches = _branches(node)
+    count = len(branches)
     below = [
-        (count + int(t) if tl else int(t), count + int(f) if fl else int(f))
-        for t, f, tl, fl in zip(
-            attrs["nodes_truenodeids"],
-            attrs["nodes_falsenodeids"],
-            attrs["nodes_trueleafs"],
-            attrs["nodes_falseleafs"],
-            strict=True,
-        )
+        tuple(place + count if is_leaf else place for place, is_leaf in (b.holds, b.fails))
+        for b in branches
     ]
     leaves = [int(t) for t in attrs["leaf_targetids"]]
     weights = np.zeros((count + len(leaves), int(attrs["n_targets"])))
-    amounts = table(attrs["leaf_weights"]).tolist()
-    weights[count + np.arange(len(leaves)), leaves] = amounts
-    itself = [(count + i, count + i) for i in range(len(leaves))]
-    missing = list(attrs.get("nodes_missing_value_tracks_true") or [0] * count)
+    weights[count + np.arange(len(leaves)), leaves] = table(attrs["leaf_weights"]).tolist()
+    none = [0] * len(leaves)
     forest = Forest(
-        features + [0] * len(leaves),
-        [*table(attrs["nodes_splits"]).tolist(), *[0.0] * len(leaves)],
-        modes + [0] * len(leaves),
-        below + itself,
-        [bool(m) for m in missing] + [False] * len(leaves),
+        [b.feature for b in branches] + none,
+        [b.split for b in branches] + [0.0] * len(leaves),
+        [b.mode for b in branches] + none,
+        [(t, f) for t, f in below] + [(count + i, count + i) for i in range(len(leaves))],
+        [b.missing_holds for b in branches] + [False] * len(leaves),
         [int(r) for r in attrs["tree_roots"]],
         weights,
     )
@@ -70,6 +72,51 @@ def tree_ensemble(node: Node, x: Tensor) -> Value:
     y = _scores(node, forest, x, how)
     kind = names[int(attrs.get("post_transform", 0))]
     return y if kind == "NONE" else transformed(_with(node, kind), y)
+
+
+def _branches(node: Node) -> list[Branch]:
+    """The nodes; one that asks for membership in a set becomes a chain of equalities."""
+    attrs = node.attrs
+    count = len(attrs["nodes_featureids"])
+    rows = zip(
+        map(int, attrs["nodes_featureids"]),
+        table(attrs["nodes_modes"], torch.int64).tolist(),
+        table(attrs["nodes_splits"]).tolist(),
+        map(bool, attrs.get("nodes_missing_value_tracks_true") or [0] * count),
+        zip(map(int, attrs["nodes_truenodeids"]), map(bool, attrs["nodes_trueleafs"]), strict=True),
+        zip(
+            map(int, attrs["nodes_falsenodeids"]), map(bool, attrs["nodes_falseleafs"]), strict=True
+        ),
+        strict=True,
+    )
+    found = [Branch(*row) for row in rows]
+    members = _sets(attrs)
+    for i in range(count):
+        if found[i].mode == len(MODES):
+            found = _chain(found, i, members.pop(0))
+    return found
+
+
+def _sets(attrs: Mapping[str, Any]) -> list[list[float]]:
+    """The values that NaN separates."""
+    sets: list[list[float]] = [[]]
+    for value in table(attrs.get("membership_values", [])).tolist():
+        sets = [*sets, []] if value != value else [*sets[:-1], [*sets[-1], value]]
+    return sets
+
+
+def _chain(branches: list[Branch], at: int, values: Sequence[float]) -> list[Branch]:
+    equal = MODES.index("BRANCH_EQ")
+    found, first = list(branches), branches[at]
+    for i, value in enumerate(values):
+        is_last = i == len(values) - 1
+        fails = first.fails if is_last else (len(found) + (i > 0), False)
+        link = dataclasses.replace(first, mode=equal, split=value, fails=fails)
+        if i == 0:
+            found[at] = link
+        else:
+            found.append(link)
+    return found
 
 
 def _with(node: Node, kind: str) -> Node:
