@@ -135,7 +135,7 @@ def test_a_peer_that_loads_for_long_keeps_its_process(
         "    if line.startswith('[9'): sys.exit(7)\n"
         "    print('{\"decode_tokens_per_s\": %d}' % os.getpid(), flush=True)\n"
     )
-    monkeypatch.setattr(contest.peers, "__file__", str(script))
+    monkeypatch.setattr(peers, "__file__", str(script))
     with contest.Residents() as residents:
         vllm = contender("vllm", 16)
         first, again = (residents.measure(vllm, ALONE, 1) for _ in range(2))
