@@ -106,6 +106,12 @@ def has_decode(tokens: Dim, seqs: Dim) -> Dim:
 
 
 @functools.cache
+def is_decode(tokens: Dim, seqs: Dim) -> Dim:
+    """1 where every sequence has one token, else 0; the device pads no other step to that."""
+    return dim_max(0, as_dim(1 - sympy.sympify(tokens) + seqs))
+
+
+@functools.cache
 def prompt_tiles(tokens: Dim, seqs: Dim, group: int, rows: int) -> Dim:
     """Tiles of rows of all sequences; none in a step of as many tokens as sequences."""
     has_prompts = dim_min(1, dim_max(0, as_dim(sympy.sympify(tokens) - seqs)))

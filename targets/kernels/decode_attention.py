@@ -67,6 +67,25 @@ def key_parts(
 
 
 @triton.jit
+def leave_part(
+    y, partials, acc, best, total, row, seq, m, heads, part, parts, splits,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """A sequence of one part is done; of others, the part goes to its place."""
+    d = tl.arange(0, BLOCK_D)
+    inside = (m[:, None] < GROUP) & (d[None, :] < D)
+    if parts == 1:
+        at = (row.to(tl.int64) * HEADS + heads)[:, None] * D + d[None, :]
+        tl.store(y + at, (acc / total[:, None]).to(y.dtype.element_ty), mask=inside)
+    else:
+        cell = (seq.to(tl.int64) * splits + part) * HEADS
+        target = partials + (cell + heads) * (D + 4)
+        tl.store(target[:, None] + d[None, :], acc, mask=inside)
+        tl.store(target + D, best, mask=m < GROUP)
+        tl.store(target + D + 1, total, mask=m < GROUP)
+
+
+@triton.jit
 def attend_part(
     q, k_cache, v_cache, table, sinks, y, partials, row, seq, head, part, first, per, parts, length,
     splits, pages, scale,
@@ -108,14 +127,10 @@ def attend_part(
         )
         best, total, acc = add_block(score, vs, best, total, acc, unit)
         page0, page1 = next0, next1
-    if parts == 1:
-        tl.store(y + at, (acc / total[:, None]).to(y.dtype.element_ty), mask=inside)
-    else:
-        cell = (seq.to(tl.int64) * splits + part) * (KV_HEADS * GROUP)
-        target = partials + (cell + heads) * (D + 4)
-        tl.store(target[:, None] + d[None, :], acc, mask=inside)
-        tl.store(target + D, best, mask=m < GROUP)
-        tl.store(target + D + 1, total, mask=m < GROUP)
+    leave_part(
+        y, partials, acc, best, total, row, seq, m, heads, part, parts, splits,
+        KV_HEADS * GROUP, GROUP, D, BLOCK_D,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -94,15 +94,16 @@ def amount(
     VOCAB: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """How many candidates up to (rank, last) have a rank up to `limit`, or what they weigh."""
-    total = tl.full((), 0.0, tl.float64)
+    # one sum for each lane, added up at the end: a pass over a whole row waits for nothing else
+    total = tl.zeros((TILE,), tl.float64)
     for at in range(0, count, TILE):
         token, x, is_real = read_tile(logits, tokens, count, is_listed, at, top, heat, VOCAB, TILE)
         kept = is_real & is_within(x, token, rank, last) & (rank_of(x) <= limit) & (x >= lowest)
         if HEAVY:
-            total += tl.sum(tl.where(kept, tl.exp(x.to(tl.float64)), 0.0), 0)
+            total += tl.where(kept, tl.exp(x.to(tl.float64)), 0.0)
         else:
-            total += tl.sum(kept.to(tl.int32), 0).to(tl.float64)
-    return total
+            total += kept.to(tl.float64)
+    return tl.sum(total, 0)
 
 
 @triton.jit

@@ -71,6 +71,16 @@ def add_step(
 
 
 @triton.jit
+def load_residual(residual, n, m, rows, N: tl.constexpr):
+    """What is added to outputs n of row m."""
+    add = 0.0
+    if residual is not None:
+        write = n < tl.where(m < rows, N, 0)
+        add = tl.load(residual + m * N + n, mask=write, other=0.0).to(tl.float32)
+    return add
+
+
+@triton.jit
 def finish_half(total, scale, bias, n, inside):
     """Scale and bias of rows n of w."""
     if scale is not None:
@@ -98,8 +108,10 @@ def linear(
     us = load_weight(up, n, k, N, K, EVEN) if GATED else ws
     if PDL:
         gdc_wait()
-    sums, ups, squares = (), (), ()
-    for _ in tl.static_range(ROWS):
+    adds, sums, ups, squares = (), (), (), ()
+    for m in tl.static_range(ROWS):
+        # read first, since nothing is left to hide it behind at the end
+        adds = adds + (load_residual(residual, n, m, rows, N),)  # noqa: RUF005
         sums = sums + (tl.zeros((BLOCK_N, BLOCK_K), tl.float32),)  # noqa: RUF005
         ups = ups + (tl.zeros((BLOCK_N, BLOCK_K), tl.float32) if GATED else 0,)  # noqa: RUF005
         squares = squares + (tl.zeros((BLOCK_K,), tl.float32),)  # noqa: RUF005
@@ -121,6 +133,5 @@ def linear(
         if GATED:
             total *= finish_half(tl.sum(ups[m], 1) * factor, scale, bias, N + n, inside)
         write = n < tl.where(m < rows, N, 0)  # no rows beyond the last
-        if residual is not None:
-            total += tl.load(residual + m * N + n, mask=write, other=0.0).to(tl.float32)
+        total += adds[m]
         tl.store(y + m * N + n, total.to(y.dtype.element_ty), mask=write)

@@ -48,13 +48,19 @@ def store_row(p, row, HIDDEN: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def normed(row, w, eps, HIDDEN: tl.constexpr, OFFSET: tl.constexpr, BLOCK: tl.constexpr):
-    """row / sqrt(mean(row^2) + eps) * (w + OFFSET); w may be None."""
-    scale = 1.0 / tl.sqrt(tl.sum(row * row, 0) / HIDDEN + eps)
-    row = row * scale
+def load_weights(w, HIDDEN: tl.constexpr, OFFSET: tl.constexpr, BLOCK: tl.constexpr):
+    """w + OFFSET, which no kernel of a step writes: loaded while the one before still runs."""
+    weights = 1.0
     if w is not None:
-        row = row * (load_row(w, HIDDEN, BLOCK) + OFFSET)
-    return row
+        weights = load_row(w, HIDDEN, BLOCK) + OFFSET
+    return weights
+
+
+@triton.jit
+def normed(row, weights, eps, HIDDEN: tl.constexpr):
+    """row / sqrt(mean(row^2) + eps) * weights."""
+    scale = 1.0 / tl.sqrt(tl.sum(row * row, 0) / HIDDEN + eps)
+    return row * scale * weights
 
 
 @triton.jit
@@ -84,12 +90,13 @@ def rmsnorm(
     HIDDEN: tl.constexpr, OFFSET: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """y = x / sqrt(mean(x^2) + eps) * (w + OFFSET)."""
+    weights = load_weights(w, HIDDEN, OFFSET, BLOCK)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     at = tl.program_id(0).to(tl.int64) * HIDDEN
     row = load_row(x + at, HIDDEN, BLOCK)
-    store_row(y + at, normed(row, w, eps, HIDDEN, OFFSET, BLOCK), HIDDEN, BLOCK)
+    store_row(y + at, normed(row, weights, eps, HIDDEN), HIDDEN, BLOCK)
 
 
 @triton.jit
@@ -98,6 +105,7 @@ def add_rmsnorm(
     HIDDEN: tl.constexpr, OFFSET: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """sum = x + residual; y = rmsnorm(sum). sum may be x or residual itself."""
+    weights = load_weights(w, HIDDEN, OFFSET, BLOCK)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -105,7 +113,7 @@ def add_rmsnorm(
     row = load_row(x + at, HIDDEN, BLOCK) + load_row(residual + at, HIDDEN, BLOCK)
     row = row.to(sum.dtype.element_ty)
     store_row(sum + at, row, HIDDEN, BLOCK)
-    row = normed(row.to(tl.float32), w, eps, HIDDEN, OFFSET, BLOCK)
+    row = normed(row.to(tl.float32), weights, eps, HIDDEN)
     store_row(y + at, row, HIDDEN, BLOCK)
 
 
@@ -116,12 +124,13 @@ def rmsnorm_fp8(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """y, scales = fp8 of rmsnorm(x)."""
+    weights = load_weights(w, HIDDEN, OFFSET, BLOCK)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     value = load_row(x + row * HIDDEN, HIDDEN, BLOCK)
-    value = normed(value, w, eps, HIDDEN, OFFSET, BLOCK).to(x.dtype.element_ty).to(tl.float32)
+    value = normed(value, weights, eps, HIDDEN).to(x.dtype.element_ty).to(tl.float32)
     SCALES: tl.constexpr = 1 if GROUP == 0 else HIDDEN // GROUP
     store_fp8(y + row * HIDDEN, scales + row * SCALES, value, HIDDEN, GROUP, BLOCK)
 
@@ -133,6 +142,7 @@ def add_rmsnorm_fp8(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """sum = x + residual; y, scales = fp8 of rmsnorm(sum)."""
+    weights = load_weights(w, HIDDEN, OFFSET, BLOCK)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -141,7 +151,7 @@ def add_rmsnorm_fp8(
     value = load_row(x + at, HIDDEN, BLOCK) + load_row(residual + at, HIDDEN, BLOCK)
     value = value.to(sum.dtype.element_ty)
     store_row(sum + at, value, HIDDEN, BLOCK)
-    value = normed(value.to(tl.float32), w, eps, HIDDEN, OFFSET, BLOCK)
+    value = normed(value.to(tl.float32), weights, eps, HIDDEN)
     value = value.to(sum.dtype.element_ty).to(tl.float32)
     SCALES: tl.constexpr = 1 if GROUP == 0 else HIDDEN // GROUP
     store_fp8(y + at, scales + row * SCALES, value, HIDDEN, GROUP, BLOCK)
@@ -166,6 +176,7 @@ def layernorm(
     x, w, b, y, eps, HIDDEN: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
     """y = (x - mean) / sqrt(var + eps) * w + b, var the biased one; w and b may be None."""
+    weights = load_weights(w, HIDDEN, 0.0, BLOCK)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -175,8 +186,7 @@ def layernorm(
     if HIDDEN != BLOCK:
         row = tl.where(tl.arange(0, BLOCK) < HIDDEN, row, 0.0)
     row = row * (1.0 / tl.sqrt(tl.sum(row * row, 0) / HIDDEN + eps))
-    if w is not None:
-        row = row * load_row(w, HIDDEN, BLOCK)
+    row = row * weights
     if b is not None:
         row = row + load_row(b, HIDDEN, BLOCK)
     store_row(y + at, row, HIDDEN, BLOCK)

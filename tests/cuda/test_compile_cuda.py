@@ -120,9 +120,12 @@ def test_a_step_runs_on_the_null_driver(
         )
     )
     names = [record.what for record in null.of("launch")]
-    assert "decode_attention.decode_attention" in names
+    is_fused = tokens == seqs > 1  # attention rotates and writes too
+    assert ("rope_attention.rope_attention" in names) == is_fused
+    assert ("decode_attention.decode_attention" in names) != is_fused
     assert ("flash_attention.flash_attention" in names) == has_prompts
     rope = [r.grid for r in null.of("launch") if r.what == "rope_pages.rope_write_kv"]
+    assert bool(rope) != is_fused
     assert all(grid is not None and grid.x >= tokens for grid in rope)
     executable.close()
 

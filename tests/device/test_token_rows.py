@@ -183,33 +183,10 @@ def test_fp8_rows(on_gpu: Launch, bf16: ToBF16, hidden: int, group: int) -> None
         assert (np.abs(values - expected) <= np.abs(expected) * 0.07 + limit).all()
 
 
-def test_step_inputs(launch: Launch) -> None:
-    words, copied = np.arange(300, dtype=np.int32), np.full(300, -1, np.int32)
+def test_tokens_come_to_their_places(launch: Launch) -> None:
     constants = {"BLOCK": 128, "PDL": False}
-    launch(step_inputs.copy_words, (3, 1, 1), constants, source=words, destination=copied, n=290)
-    assert np.array_equal(copied, np.where(np.arange(300) < 290, words, -1))
     ids = np.array([5, -1, -3, 7, -2], np.int32)
     chosen = np.array([40, -1, 42], np.int32)
     given = {"token_ids": ids, "chosen": chosen, "tokens": 5, "rows": 3}
     launch(step_inputs.place_tokens, (1, 1, 1), constants, **given)
     assert ids.tolist() == [5, 40, 42, 7, 0]
-
-
-def test_advance_steps(launch: Launch) -> None:
-    lens = np.array([64, 1, 0, 128], np.int32)
-    given: dict[str, Any] = {
-        "chosen": np.array([9, 8, 7, 6], np.int32),
-        "token_ids": np.full(4, -5, np.int32),
-        "positions": np.full(4, -5, np.int32),
-        "slots": np.full(4, -5, np.int32),
-        "seq_lens": lens,
-        "page_table": np.array([[3, 5], [4, 0], [0, 0], [6, 7]], np.int32),
-        "seqs": 4,
-        "pages": 2,
-    }
-    constants = {"PAGE": PAGE, "BLOCK": 128, "PDL": False}
-    launch(step_inputs.advance_steps, (1, 1, 1), constants, **given)
-    assert given["token_ids"].tolist() == [9, 8, 0, 0]
-    assert given["positions"].tolist() == [64, 1, 0, 0]
-    assert given["slots"].tolist() == [5 * PAGE, 4 * PAGE + 1, 0, 0]
-    assert lens.tolist() == [65, 2, 0, 0]

@@ -16,6 +16,7 @@ from sglk.targets.kernels import (
     decode_attention,
     draw_rows,
     flash_attention,
+    rope_attention,
     rope_pages,
     row_norm,
     step_inputs,
@@ -24,7 +25,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 CASES = Path(__file__).parents[1] / "device"
-FILES = ("test_attention.py", "test_token_rows.py", "test_token_choice.py", "test_experts.py")
+FILES = (
+    "test_attention.py", "test_rope_attention.py", "test_token_rows.py", "test_token_choice.py",
+    "test_experts.py",
+)  # fmt: skip
 BF16 = (
     "q", "k", "v", "qkv", "x", "y", "w", "b", "sum", "residual", "k_cache", "v_cache",
     "q_norm", "k_norm",
@@ -124,6 +128,11 @@ SMALL_KERNELS: list[tuple[Any, dict[str, Any]]] = [
         {"HEADS": 32, "KV_HEADS": 8, "D": 128, "HALF": 64, "INTERLEAVED": False, "PAGE": 64}
         | {"BLOCK_H": 8, "BLOCK_HALF": 64, "BLOCK_D": 128},
     ),
+    (
+        rope_attention.rope_attention,
+        {"KV_HEADS": 8, "GROUP": 4, "D": 128, "PAGE": 64, "WINDOW": 0, "SOFTCAP": 0.0}
+        | {"BLOCK_M": 16, "LEAST": 1},
+    ),
     (row_norm.add_rmsnorm, ROW),
     (argmax_rows.best_of_parts, {"VOCAB": 128256, "CHUNK": 4096}),
     (draw_rows.group_rows, {"VOCAB": 128256, "CHUNK": 4096}),
@@ -132,7 +141,7 @@ SMALL_KERNELS: list[tuple[Any, dict[str, Any]]] = [
         {"VOCAB": 128256, "CHUNK": 4096, "ROOM": 8192, "BLOCK": 2048, "TILE": 1024},
     ),
     (adjust_logits.adjust_rows, {"VOCAB": 128256, "BLOCK": 512}),
-    (step_inputs.advance_steps, {"PAGE": 64, "BLOCK": 128}),
+    (step_inputs.place_tokens, {"BLOCK": 256}),
 ]
 
 

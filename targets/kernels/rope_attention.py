@@ -1,0 +1,144 @@
+"""Attention of one new token per sequence, from the product of its layer: rotary embedding, the new
+key and value and their write to the paged cache in the same launch, for GPUs.
+
+For steps of one token per sequence: token s is that of sequence s. What `rope_pages.rope_write_kv`
+and then `decode_attention.decode_attention` compute, in one kernel that may read the cache before
+the product is there: the new key never comes from it.
+
+Layouts: qkv, cos, sin, slots, q_norm, k_norm as in `rope_pages.py`; the rest as in
+`decode_attention.py`, with T = S. Sequences of length 0 are padding and are left alone.
+Grid: (KV_HEADS, S, Z), then `combine_attention` unless splits is 1; parts as in
+`decode_attention.py` with SPLIT = 0. The program of a sequence's last part writes key and value.
+Limits: heads rotate whole and not interleaved, D = 2 * HALF a power of two; BLOCK_N = PAGE; no two
+sequences share a slot but those of padding.
+Numerics: q and k round to bf16 after the rotation, as in memory; the new key's score is an f32 sum.
+PDL: lengths, pages, slots and the first page's keys and values are read before the wait: no kernel
+of a step but its first ones writes these.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from .decode_attention import key_parts, leave_part
+from .paged_tile import NEVER, add_block, cap_scores, exp_unit, load_block, page_of, start_softmax
+from .rope_pages import place_of
+
+
+@triton.jit
+def turned(a, b, w, cos, sin, eps, kind, HALF: tl.constexpr):
+    """Both halves of heads [.., HALF] in f32, normalized if there is a weight, rotated, rounded."""
+    i = tl.arange(0, HALF)
+    if w is not None:
+        scale = 1.0 / tl.sqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / (2 * HALF) + eps)
+        a = a * scale[:, None] * tl.load(w + i).to(tl.float32)[None, :]
+        b = b * scale[:, None] * tl.load(w + HALF + i).to(tl.float32)[None, :]
+    c = tl.load(cos + i)[None, :]
+    s = tl.load(sin + i)[None, :]
+    return (a * c - b * s).to(kind), (b * c + a * s).to(kind)
+
+
+@triton.jit
+def turned_heads(x, m, count, w, cos, sin, eps, HALF: tl.constexpr):
+    """Rows m < count of x, 2 * HALF apart: both halves, rotated."""
+    at = m[:, None] * (2 * HALF) + tl.arange(0, HALF)[None, :]
+    inside = m[:, None] < count
+    a = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(x + at + HALF, mask=inside, other=0.0).to(tl.float32)
+    return turned(a, b, w, cos, sin, eps, x.dtype.element_ty, HALF)
+
+
+@triton.jit
+def side_by_side(a, b, M: tl.constexpr, HALF: tl.constexpr):
+    """[M, 2 * HALF] from its halves."""
+    return tl.permute(tl.join(a, b), (0, 2, 1)).reshape(M, 2 * HALF)
+
+
+@triton.jit
+def seen(block, length, PAGE: tl.constexpr, WINDOW: tl.constexpr):
+    """Keys of a block that the token sees, itself left out."""
+    key = block * PAGE + tl.arange(0, PAGE)
+    is_seen = key < length - 1
+    if WINDOW > 0:
+        is_seen = is_seen & (key > length - 1 - WINDOW)
+    return is_seen[None, :]
+
+
+@triton.jit
+def rope_attention(
+    qkv, cos, sin, q_norm, k_norm, slots, k_cache, v_cache, seq_lens, page_table, sinks, y,
+    partials, pages, splits, scale, eps,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BLOCK_M: tl.constexpr, LEAST: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """y, or partial results, of softmax(scale * q @ k^T, masked) @ v; the new k and v are kept."""
+    HALF: tl.constexpr = D // 2
+    HEADS: tl.constexpr = KV_HEADS * GROUP
+    head = tl.program_id(0)
+    seq = tl.program_id(1)
+    part = tl.program_id(2)
+    length = tl.load(seq_lens + seq)
+    slot = tl.load(slots + seq)
+    table = page_table + seq.to(tl.int64) * pages
+    first, per, parts = key_parts(length, splits, WINDOW, PAGE, 0, LEAST)
+    low = first + part * per
+    high = tl.minimum(low + per, (length + PAGE - 1) // PAGE)
+    page = page_of(table, low, pages)
+    following = page_of(table, low + 1, pages)
+    left = length - 1 - low * PAGE
+    ks = load_block(k_cache, page, page, head, left, KV_HEADS, D, PAGE, PAGE, D, True)
+    vs = load_block(v_cache, page, page, head, left, KV_HEADS, D, PAGE, PAGE, D, True)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    if part < parts:
+        m = tl.arange(0, BLOCK_M)
+        one = tl.arange(0, 1)
+        d = tl.arange(0, D)
+        x = qkv + seq.to(tl.int64) * ((HEADS + 2 * KV_HEADS) * D)
+        cos += seq.to(tl.int64) * HALF
+        sin += seq.to(tl.int64) * HALF
+        qa, qb = turned_heads(x + head * (GROUP * D), m, GROUP, q_norm, cos, sin, eps, HALF)
+        ka, kb = turned_heads(x + (HEADS + head) * D, one, 1, k_norm, cos, sin, eps, HALF)
+        value = tl.load(x + (HEADS + KV_HEADS + head) * D + d)
+        is_last = part == parts - 1
+        place = place_of(slot, KV_HEADS, D, PAGE) + head * (PAGE * D)
+        half = tl.arange(0, HALF)[None, :]
+        if is_last:
+            tl.store(k_cache + place + one[:, None] + half, ka)
+            tl.store(k_cache + place + HALF + one[:, None] + half, kb)
+            tl.store(v_cache + place + d, value)
+        unit = exp_unit(scale, SOFTCAP)
+        heads = head * GROUP + m
+        best, total = start_softmax(sinks, tl.minimum(heads, HEADS - 1), unit, BLOCK_M)
+        if sinks is not None:
+            best = tl.where(part == 0, best, NEVER)
+            total = tl.where(part == 0, total, 0.0)
+        # the new key, which the last part alone has, is a step of the softmax of its own
+        own = tl.sum(qa.to(tl.float32) * ka.to(tl.float32), 1)
+        own += tl.sum(qb.to(tl.float32) * kb.to(tl.float32), 1)
+        own = tl.where(is_last, cap_scores(own, scale, SOFTCAP), float("-inf"))
+        new_best = tl.maximum(best, own)
+        weight = tl.exp2((own - new_best) * unit)
+        total = total * tl.exp2((best - new_best) * unit) + weight
+        best = new_best
+        acc = weight[:, None] * value.to(tl.float32)[None, :]
+        qs = side_by_side(qa, qb, BLOCK_M, HALF)
+        score = cap_scores(tl.dot(qs, tl.trans(ks)), scale, SOFTCAP)
+        score = tl.where(seen(low, length, PAGE, WINDOW), score, float("-inf"))
+        best, total, acc = add_block(score, vs, best, total, acc, unit)
+        page = following
+        for block in range(low + 1, high):
+            after = page_of(table, block + 1, pages)
+            left = length - 1 - block * PAGE
+            ks = load_block(k_cache, page, page, head, left, KV_HEADS, D, PAGE, PAGE, D, True)
+            score = cap_scores(tl.dot(qs, tl.trans(ks)), scale, SOFTCAP)
+            score = tl.where(seen(block, length, PAGE, WINDOW), score, float("-inf"))
+            vs = load_block(v_cache, page, page, head, left, KV_HEADS, D, PAGE, PAGE, D, True)
+            best, total, acc = add_block(score, vs, best, total, acc, unit)
+            page = after
+        leave_part(
+            y, partials, acc, best, total, seq, seq, m, heads, part, parts, splits,
+            HEADS, GROUP, D, D,
+        )  # fmt: skip
