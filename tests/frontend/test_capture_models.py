@@ -205,7 +205,6 @@ def test_progress_tells_every_layer() -> None:
             r"reformer: expected a model that can be captured",
         ),
         ("llama4_text", WIDE | {"attention_chunk_size": 4}, r"attention mask: .*chunked"),
-        ("mamba", {}, r"mamba: expected attention as the one layer .* got a convolution"),
     ],
 )
 def test_what_cannot_be_captured_is_refused_in_a_sentence(
