@@ -61,6 +61,18 @@ def load_x(x, m, rows, k, K: tl.constexpr, BLOCK_K: tl.constexpr, FORM: tl.const
 
 
 @triton.jit
+def residual_tile(residual, m, n, rows, exists, N: tl.constexpr, SWAP: tl.constexpr):
+    """What is added to a tile, in f32."""
+    if SWAP:
+        at = n[:, None] + m.to(tl.int64)[None, :] * N
+        inside = exists[:, None] & (m < rows)[None, :]
+    else:
+        at = m.to(tl.int64)[:, None] * N + n[None, :]
+        inside = (m < rows)[:, None] & exists[None, :]
+    return tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def linear(
     x, w, x_scale, w_scale, w_zero, bias, residual, y, partials, locks, rows,
     K: tl.constexpr, N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
@@ -95,7 +107,15 @@ def linear(
             k = begin * BLOCK_K + i * 512 + tl.arange(0, 8) * 64
             ask(w + tl.minimum(n, N - 1).to(tl.int64)[:, None] * K + tl.minimum(k, K - 1)[None, :])
         gdc_wait()
+    FIRST: tl.constexpr = (
+        residual is not None and ACT == "none" and not GATED and w_scale is None
+        and x_scale is None and BLOCK_M * BLOCK_N <= 64 * 64
+    )  # fmt: skip
     acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), tl.float32)
+    # A small tile's sum starts with the residual, since nothing hides its loads at the end; a large
+    # one would take it in through shared memory, and lose the loads of x and w in flight.
+    if FIRST:
+        acc = residual_tile(residual, m, n, tl.where(part == 0, rows, 0), exists, N, SWAP)
     for step in range(begin, end):
         if MAPS == 2:
             xs = load_x(x, m, rows, step * BLOCK_K, K, BLOCK_K, FORM)
@@ -109,11 +129,11 @@ def linear(
     acc = scaled(acc, x_scale, w_scale, m, rows, n, exists, GROUP, SWAP)
     if SPLITS > 1:
         finish_split(
-            acc, None, bias, residual, y, partials, locks, tile, part, row, column, rows,
-            N, ACT, GATED, BLOCK_M, BLOCK_N, SPLITS, SWAP,
+            acc, None, bias, None if FIRST else residual, y, partials, locks, tile, part, row,
+            column, rows, N, ACT, GATED, BLOCK_M, BLOCK_N, SPLITS, SWAP,
         )  # fmt: skip
     else:
         finish_tile(
-            acc.T if SWAP else acc, None, bias, residual, y, row, column, rows,
+            acc.T if SWAP else acc, None, bias, None if FIRST else residual, y, row, column, rows,
             N, ACT, GATED, BLOCK_M, BLOCK_N,
         )  # fmt: skip
