@@ -328,10 +328,10 @@ def paged_attention(
     keys = b.op("Unsqueeze", _count_up(b, b.size(slots, 1)), b.ints(0))
     seen = _visible(b, op, b.op("Unsqueeze", positions, b.ints(1)), keys)
     seen = b.op("Unsqueeze", seen, b.ints(1, 2))
-    parts = [_keys_of(b, op, state, side, slots, heads // kv_heads) for side in (0, 1)]
+    k, v = (_keys_of(b, op, state, side, slots, heads // kv_heads) for side in (0, 1))
     query = b.op("Unsqueeze", _rounded(b, q, op.products == BF16), b.ints(2))
     sink = tuple(b.op("Unsqueeze", s, b.ints(0)) for s in sinks)
-    y = b.op("Squeeze", attended(b, op, query, *parts, seen, sink), b.ints(2))
+    y = b.op("Squeeze", attended(b, op, query, k, v, seen, sink), b.ints(2))
     shown = b.op("Unsqueeze", inside, b.ints(1, 2))
     return _rounded(b, b.op("Where", shown, y, b.const(0)), _is_bf16(node))
 

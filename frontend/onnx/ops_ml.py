@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +10,6 @@ import torch.nn.functional as F
 from .registry import Node, Tensor, Value, op, outside_trace
 
 ML = "ai.onnx.ml"
-ml: Callable[..., Any] = partial(op, domain=ML)
 
 
 def table(values: Any, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -23,25 +20,25 @@ def table(values: Any, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.tensor(list(values), dtype=dtype)
 
 
-@ml("ArrayFeatureExtractor")
+@op("ArrayFeatureExtractor", domain=ML)
 def extract(node: Node, x: Tensor, places: Tensor) -> Value:
     """Columns by place, in the last axis."""
     chosen = x.index_select(-1, places.reshape(-1).to(torch.int64))
     return chosen.unsqueeze(0) if x.dim() == 1 else chosen
 
 
-@ml("Binarizer")
+@op("Binarizer", domain=ML)
 def binarize(node: Node, x: Tensor) -> Value:
     return (x > node.attrs.get("threshold", 0.0)).to(x.dtype)
 
 
-@ml("Scaler")
+@op("Scaler", domain=ML)
 def scaler(node: Node, x: Tensor) -> Value:
     offset, scale = table(node.attrs["offset"]), table(node.attrs["scale"])
     return (x.to(torch.float32) - offset) * scale
 
 
-@ml("Normalizer")
+@op("Normalizer", domain=ML)
 def normalizer(node: Node, x: Tensor) -> Value:
     """Each row over its largest element, its sum of sizes, or its length."""
     x = x.to(torch.float32)
@@ -57,7 +54,7 @@ def normalizer(node: Node, x: Tensor) -> Value:
     return torch.where(size == 0, x, x / size)
 
 
-@ml("Imputer")
+@op("Imputer", domain=ML)
 def imputer(node: Node, x: Tensor) -> Value:
     """Missing numbers replaced, column by column."""
     whole = not x.dtype.is_floating_point
@@ -68,13 +65,13 @@ def imputer(node: Node, x: Tensor) -> Value:
     return torch.where(missing, new, x)
 
 
-@ml("FeatureVectorizer")
+@op("FeatureVectorizer", domain=ML)
 def vectorize(node: Node, *xs: Tensor) -> Value:
     rows = [x.reshape(-1, 1) if x.dim() == 1 else x for x in xs]
     return torch.cat([row.to(torch.float32) for row in rows], -1)
 
 
-@ml("OneHotEncoder")
+@op("OneHotEncoder", domain=ML)
 def one_hot(node: Node, x: Tensor) -> Value:
     """A column per category; an element of none gives zeros, if ``zeros`` says so."""
     if not node.attrs.get("cats_int64s"):
@@ -85,7 +82,7 @@ def one_hot(node: Node, x: Tensor) -> Value:
     return (x.to(torch.int64).unsqueeze(-1) == categories).to(torch.float32)
 
 
-@ml("LabelEncoder")
+@op("LabelEncoder", domain=ML)
 def label_encoder(node: Node, x: Tensor) -> Value:
     """Keys to values; an element that is no key becomes the default."""
     keys, values, default = _labels(node)
@@ -118,7 +115,7 @@ def _labels(node: Node) -> tuple[Tensor, Tensor, Tensor]:
 # Linear models --------------------------------------------------------------------------------
 
 
-@ml("LinearRegressor")
+@op("LinearRegressor", domain=ML)
 def linear_regressor(node: Node, x: Tensor) -> Value:
     targets = node.attrs.get("targets", 1)
     return transformed(node, _linear(node, x, targets))
@@ -147,7 +144,7 @@ def transformed(node: Node, y: Tensor) -> Tensor:
     return grown / grown.sum(-1, keepdim=True)
 
 
-@ml("LinearClassifier")
+@op("LinearClassifier", domain=ML)
 def linear_classifier(node: Node, x: Tensor) -> Value:
     """The class of the highest score, and the scores; two classes may share one row."""
     labels = node.attrs.get("classlabels_ints")

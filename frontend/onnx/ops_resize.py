@@ -104,7 +104,7 @@ def _targets(
 def _scaled(size: Any, factor: float) -> Any:
     if isinstance(size, int):
         return int(np.floor(size * factor))
-    return size * int(factor) if factor == int(factor) else torch.sym_int(size * factor)
+    return size * int(factor) if factor == int(factor) else torch.sym_int(size * factor)  # type: ignore[no-untyped-call]
 
 
 def resized(node: Node, x: Tensor, axis: int, size: Any, factor: float, rule: Rule) -> Tensor:
@@ -210,7 +210,7 @@ def _nearest(node: Node, how: str, at: Floats) -> Floats:
 
 
 def _triangle(distance: Floats) -> Floats:
-    return np.clip(1 - np.abs(distance), 0, 1)
+    return np.asarray(np.clip(1 - np.abs(distance), 0, 1), np.float64)
 
 
 def _cubic(distance: Floats, a: float) -> Floats:

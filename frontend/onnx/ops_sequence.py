@@ -65,13 +65,13 @@ def split(node: Node, x: Tensor, sizes: Tensor | None = None) -> Value:
     """By 1, by one size (the last part may be smaller), or by the sizes given."""
     axis = node.attrs.get("axis", 0) % x.dim()
     if sizes is None:
-        parts = list(x.split(1, axis))
+        parts = list(torch.split(x, 1, axis))
         keep = node.attrs.get("keepdims", 1)
         return parts if keep else [part.squeeze(axis) for part in parts]
     counts = node.ints(sizes)
     if sizes.dim() == 0:
-        return list(x.split(counts[0], axis))
-    return list(x.split(counts, axis))
+        return list(torch.split(x, counts[0], axis))
+    return list(torch.split(x, counts, axis))
 
 
 @op("ConcatFromSequence")

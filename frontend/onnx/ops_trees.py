@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .ops_ml import ml, table, transformed
-from .registry import Node, Tensor, Value
+from .ops_ml import ML, table, transformed
+from .registry import Node, Tensor, Value, op
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 MAX_DEPTH = 64
@@ -44,7 +44,7 @@ class Branch:
     fails: tuple[int, bool]
 
 
-@ml("TreeEnsemble")
+@op("TreeEnsemble", domain=ML)
 def tree_ensemble(node: Node, x: Tensor) -> Value:
     """Nodes and leaves are lists apart."""
     attrs = node.attrs
@@ -126,7 +126,7 @@ def _with(node: Node, kind: str) -> Node:
     )
 
 
-@ml("TreeEnsembleRegressor")
+@op("TreeEnsembleRegressor", domain=ML)
 def tree_regressor(node: Node, x: Tensor) -> Value:
     targets = node.attrs.get("n_targets", 1)
     forest = _older(node, "target", int(targets))
@@ -135,7 +135,7 @@ def tree_regressor(node: Node, x: Tensor) -> Value:
     return transformed(node, y + table(base) if base else y)
 
 
-@ml("TreeEnsembleClassifier")
+@op("TreeEnsembleClassifier", domain=ML)
 def tree_classifier(node: Node, x: Tensor) -> Value:
     """Labels and scores; two classes may share one score, of the second."""
     labels = node.attrs.get("classlabels_int64s")

@@ -46,8 +46,8 @@ INTEGERS: dict[int, tuple[int, bool]] = {
     TensorProto.INT2: (2, True),
 }
 """Bits, and whether signed."""
-_NARROW = {TensorProto.FLOAT16: "f16", TensorProto.BFLOAT16: "bf16"}
-_WITHIN = {
+_NARROW: dict[int, str] = {TensorProto.FLOAT16: "f16", TensorProto.BFLOAT16: "bf16"}
+_WITHIN: dict[int, tuple[int, ...]] = {
     TensorProto.FLOAT16: (TensorProto.FLOAT16, *FLOATS),
     TensorProto.BFLOAT16: (TensorProto.BFLOAT16, *FLOATS, SCALE),
 }
@@ -79,7 +79,8 @@ def cast(
     if to in INTEGERS:
         return low_bits(x.to(torch.int32), *INTEGERS[to]).to(TORCH_TYPES[to])
     if to in _NARROW and source not in _WITHIN[to]:
-        return rounded(x.to(torch.float32), _NARROW[to]).to(TORCH_TYPES[to])
+        narrow: Tensor = rounded(x.to(torch.float32), _NARROW[to])
+        return narrow.to(TORCH_TYPES[to])
     return x.to(TORCH_TYPES[to])
 
 

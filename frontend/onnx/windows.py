@@ -100,7 +100,7 @@ def pads_of(
     before, after = [], []
     for n, span, step in zip(sizes, spans, strides, strict=True):
         total = ((n + step - 1) // step - 1) * step + span - n
-        total = max(total, 0) if isinstance(total, int) else torch.sym_max(total, 0)
+        total = max(total, 0) if isinstance(total, int) else torch.sym_max(total, 0)  # type: ignore[no-untyped-call]
         small = total // 2
         before.append(small if mode == "SAME_UPPER" else total - small)
         after.append(total - small if mode == "SAME_UPPER" else small)
