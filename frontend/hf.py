@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import FrontendError
 from ..ir.dtype import dtype
 from ..ir.graph import Graph
@@ -34,6 +36,7 @@ def load_hf(
         source = _named_as(wanted, source, files.config)
         check_against(source, wanted)
         _refuse_integers(graph, source)
+        _refuse_lost_biases(wanted, source)
         gather_inputs(graph, columns_of(source))
     text = files.config.get_text_config(decoder=True)
     info = describe(
@@ -69,6 +72,20 @@ def _refuse_integers(graph: Graph, source: WeightSource) -> None:
             f"of scales, got {', '.join(wrong[:4])}"
             + (f" and {len(wrong) - 4} more" if len(wrong) > 4 else "")
         )
+
+
+def _refuse_lost_biases(wanted: Iterable[str], source: WeightSource) -> None:
+    """Quantizers may give layers biases that the model has none of; zeros are left out."""
+    known, model = set(source.names()), set(wanted)
+    for name in sorted(known - model):
+        weight = name.removesuffix(".bias") + ".weight"
+        if not name.endswith(".bias") or weight not in model:
+            continue
+        if dtype(source.info(weight).dtype).is_block and np.any(source.read(name)):
+            raise FrontendError(
+                f"{source.where}: expected zeros in {name}, as the model adds no bias there, got "
+                "other numbers (the weights and the config belong to different models)"
+            )
 
 
 def context_length(config: Any) -> int:

@@ -214,7 +214,7 @@ def open_folder(folder: Path) -> ModelFiles:
     config = read_config(folder)
     stored = open_weights(folder)
     source: WeightSource = stored
-    if settings := quantization_of(config):
+    if settings := quantization_of(config, folder):
         source = read_quantized(stored, settings)
     else:
         _refuse_small(source)
@@ -229,11 +229,16 @@ def open_folder(folder: Path) -> ModelFiles:
     )
 
 
-def quantization_of(config: Any) -> Mapping[str, Any] | None:
-    """How the checkpoint of a config is quantized, if it is."""
+def quantization_of(config: Any, folder: Path) -> Mapping[str, Any] | None:
+    """How the checkpoint of a config is quantized, if it is: in the config, or as AutoGPTQ and
+    ModelOpt wrote it, in a file of its own."""
     for key in ("quantization_config", "compression_config"):
         if settings := getattr(config, key, None):
             return dict(settings if isinstance(settings, Mapping) else settings.to_dict())
+    if settings := read_json(folder / "quantize_config.json"):
+        return {"quant_method": "gptq"} | settings
+    if settings := read_json(folder / "hf_quant_config.json").get("quantization"):
+        return {"quant_method": "modelopt"} | settings
     return None
 
 
@@ -249,12 +254,14 @@ def _refuse_head(source: WeightSource) -> None:
 
 
 def _refuse_small(source: WeightSource) -> None:
-    """Floats of 8 bits mean nothing without their scales."""
-    small = [n for n in source.names() if source.info(n).dtype in _SMALL]
+    """Floats of 8 bits, and packed integers, mean nothing without their scales."""
+    packed = (".qweight", ".weight_packed")
+    names = source.names()
+    small = [n for n in names if source.info(n).dtype in _SMALL or n.endswith(packed)]
     if small:
         raise FrontendError(
             f"{source.where}: expected a quantization_config in config.json that tells of scales, "
-            f"got none, and {len(small)} tensors of floats of 8 bits, such as {small[0]}"
+            f"got none, and {len(small)} tensors that need one, such as {small[0]}"
         )
 
 

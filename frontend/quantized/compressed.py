@@ -37,9 +37,8 @@ FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantize
 
 def find(stored: Stored, settings: Settings) -> Found:
     """Every packed layer, and every i8 or e4m3 tensor with scales."""
-    unknown = sorted(_formats(settings) - set(FORMATS) - {"mixed-precision"})
-    if unknown:
-        return Found(faults=[f"format {', '.join(unknown)} ({', '.join(FORMATS)} are)"])
+    if fault := _fault(settings):
+        return Found(faults=[fault])
     found = scaled.find(stored, settings, ("e4m3", "i8"))
     for prefix in prefixes(stored.names(), ".weight_packed"):
         try:
@@ -47,6 +46,19 @@ def find(stored: Stored, settings: Settings) -> Found:
         except LayerError as fault:
             found.faults.append(f"{prefix} {fault}")
     return found
+
+
+def _fault(settings: Settings) -> str:
+    """Why no layer can be read, or ""."""
+    unknown = sorted(_formats(settings) - set(FORMATS) - {"mixed-precision"})
+    if unknown:
+        return f"format {', '.join(unknown)} ({', '.join(FORMATS)} are)"
+    sparse = (settings.get("sparsity_config") or {}).get("format") or "dense"
+    if sparse != "dense":
+        return f"sparsity format {sparse} (dense is)"
+    if (settings.get("transform_config") or {}).get("config_groups"):
+        return "a transform_config, rotations while the model runs (none are)"
+    return ""
 
 
 def _formats(settings: Settings) -> set[str]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sglk.errors import FrontendError
+from sglk.frontend.hf import load_hf
 from sglk.frontend.model_files import open_model
 from sglk.frontend.weights import columns_of, notes_of
 from sglk.ir.groups import GroupArray
@@ -86,6 +87,8 @@ LAYER = "model.layers.0.mlp.down_proj"
         ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         ("packed", {"format": "nvfp4-pack-quantized"}, "format nvfp4-pack-quantized"),
         ("fp8-tensor", {"quant_algo": "NVFP4"}, "got modelopt NVFP4"),
+        ("packed", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse-24-bitmask"),
+        ("packed", {"transform_config": {"config_groups": {"u": {}}}}, "rotations while"),
         ("fp8-blocks", {"weight_block_size": [64, 64]}, r"\[128, 256\] has scales of \[1, 2\]"),
     ],
 )
@@ -156,3 +159,35 @@ def test_activation_schemes_are_noted(
     writers.write_checkpoint(tmp_path / "m", formats["int8"])
     (note,) = notes_of(open_model(tmp_path / "m").source)
     assert "activations are not quantized" in note
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "wrap"),
+    [("gptq", "quantize_config.json", ""), ("fp8-tensor", "hf_quant_config.json", "quantization")],
+)
+def test_settings_may_lie_in_a_file_of_their_own(
+    writers: Any, formats: dict[str, Any], tmp_path: Path, name: str, file: str, wrap: str
+) -> None:
+    folder = tmp_path / "m"
+    writers.write_checkpoint(folder, formats[name])
+    config = json.loads((folder / "config.json").read_text())
+    settings = config.pop("quantization_config")
+    del settings["quant_method"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FrontendError, match=r"expected a quantization_config in config\.json"):
+        open_model(folder)
+    (folder / file).write_text(json.dumps({wrap: settings} if wrap else settings))
+    assert open_model(folder).source.info(f"{LAYER}.weight").dtype in FORMS[name]
+
+
+def test_biases_that_the_model_lacks_are_zeros_or_refused(
+    writers: Any, formats: dict[str, Any], tmp_path: Path
+) -> None:
+    folder, bias = tmp_path / "m", torch.zeros(128, dtype=torch.float16)
+    writers.write_checkpoint(folder, formats["gptq"])
+    edit(folder, **{f"{LAYER}.bias": bias})
+    load_hf(folder)
+    bias[3] = 1
+    edit(folder, **{f"{LAYER}.bias": bias})
+    with pytest.raises(FrontendError, match=r"expected zeros in .*down_proj\.bias"):
+        load_hf(folder)
