@@ -81,7 +81,7 @@ def _refuse_lost_biases(wanted: Iterable[str], source: WeightSource) -> None:
         weight = name.removesuffix(".bias") + ".weight"
         if not name.endswith(".bias") or weight not in model:
             continue
-        if dtype(source.info(weight).dtype).is_block and np.any(source.read(name)):
+        if dtype(source.info(weight).dtype).is_block and np.asarray(source.read(name)).any():
             raise FrontendError(
                 f"{source.where}: expected zeros in {name}, as the model adds no bias there, got "
                 "other numbers (the weights and the config belong to different models)"

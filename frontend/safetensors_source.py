@@ -237,9 +237,8 @@ def quantization_of(config: Any, folder: Path) -> Mapping[str, Any] | None:
             return dict(settings if isinstance(settings, Mapping) else settings.to_dict())
     if settings := read_json(folder / "quantize_config.json"):
         return {"quant_method": "gptq"} | settings
-    if settings := read_json(folder / "hf_quant_config.json").get("quantization"):
-        return {"quant_method": "modelopt"} | settings
-    return None
+    settings = read_json(folder / "hf_quant_config.json").get("quantization")
+    return {"quant_method": "modelopt", **settings} if isinstance(settings, dict) else None
 
 
 def _refuse_head(source: WeightSource) -> None:
