@@ -14,6 +14,7 @@ from ..ir.ops.elementwise import Binary, Cast, Unary, Where
 from ..ir.ops.linear import GatedLinear, Linear, MatMul
 from ..ir.ops.moe import ExpertLinear, ExpertMlp, MoeRoute
 from ..ir.ops.norm import AddRmsNorm
+from ..ir.ops.recurrence import SlotConv, SlotRecurrence
 from ..ir.ops.shape import Concat, Reshape
 from ..ir.ops.sparse import Embedding
 from .base import Pass
@@ -29,7 +30,8 @@ class StoreActivations(Pass):
       ->   %h: bf16 = embedding(%e, %ids) {dtype=bf16}; ... {dtype=bf16}
     Every f32 value that depends on an embedding, a float input or a state. Kernels compute in f32
     and round what they store. f32 stay: outputs and what only scales or caps them (logits), the
-    same before a choice of experts, values of positions alone (rope tables), norm weights, biases.
+    same before a choice of experts, values of positions alone (rope tables), norm weights, biases,
+    and what layers with a state read and give.
     """
 
     name: ClassVar[str] = "store-activations"
@@ -142,6 +144,8 @@ def _wanted_types(node: Node, result: DType) -> Iterator[tuple[int, DType]]:
         yield from ((at, result) for at in range(3))
     elif isinstance(op, Unary | Reshape):
         yield 0, result
+    elif isinstance(op, SlotConv | SlotRecurrence):  # what is carried on and on stays f32
+        yield from ((at, F32) for at in range(4, count))
 
 
 def _widen_outputs(graph: Graph) -> bool:

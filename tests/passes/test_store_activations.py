@@ -119,3 +119,21 @@ def test_operands_of_one_type_become_one(op: str, operands: str) -> None:
     node = next(n for n in graph.nodes if n.op.name == op)
     assert {v.type.dtype for v in node.inputs[:2]} == {BF16}
     assert graph.nodes[0].outputs[0].type.dtype == F32
+
+
+def test_layers_with_a_state_read_and_give_f32() -> None:
+    graph = parse_graph(
+        "graph g(%ids: i32[tokens], %start: i32[seqs + 1], %lens: i32[seqs], %slots: i32[seqs]) {\n"
+        "param %embed: bf16[16, 8]\nparam %taps: f32[8, 3]\nstate %s: f32[1, num_slots, 2, 8]\n"
+        "%h: f32[tokens, 8] = embedding(%embed, %ids)\n%g: f32[tokens, 8] = silu(%h)\n"
+        "%c: f32[tokens, 8], %t: f32[1, num_slots, 2, 8] = "
+        "slot_conv(%s, %start, %lens, %slots, %g, %taps) {layer=0}\n"
+        "%y: f32[tokens, 16] = linear(%c, %embed)\nreturn %y\n}"
+    )
+    assert StoreActivations().run(graph)
+    verify(graph)
+    (conv,) = [node for node in graph.nodes if node.op.name == "slot_conv"]
+    assert conv.inputs[4].producer is not None and conv.inputs[4].producer.op.name == "cast"
+    assert [v.type.dtype for v in conv.outputs] == [F32, F32]
+    assert graph.outputs[0].producer is not None
+    assert graph.outputs[0].producer.inputs[0].type.dtype == BF16
