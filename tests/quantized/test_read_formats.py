@@ -191,3 +191,23 @@ def test_biases_that_the_model_lacks_are_zeros_or_refused(
     edit(folder, **{f"{LAYER}.bias": bias})
     with pytest.raises(FrontendError, match=r"expected zeros in .*down_proj\.bias"):
         load_hf(folder)
+
+
+@pytest.mark.parametrize("name", ["fp8-blocks", "fp8-powers"])
+def test_blocks_are_scaled_as_transformers_scales_them(
+    writers: Any, formats: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    """By the operation that its loader runs; the loader itself needs more packages."""
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    writers.write_checkpoint(tmp_path / "m", formats[name])
+    stored = load_file(tmp_path / "m" / "model.safetensors")
+    source = open_model(tmp_path / "m").source
+    scales = [key for key in stored if key.endswith("_scale_inv")]
+    assert len(scales) == 7
+    for key in scales:
+        weight = key.removesuffix("_scale_inv")
+        scaled = Fp8Dequantize(None)._dequantize_one(stored[weight], stored[key], torch.float32)
+        array = source.read(weight)
+        assert isinstance(array, GroupArray)
+        np.testing.assert_array_equal(array.dequantize(), scaled.numpy())
