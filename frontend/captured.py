@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..ir.dim import Dim
@@ -33,6 +33,8 @@ class ModelInfo:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """The largest value of free sizes that have one, as in tables of positions."""
 
 
 @dataclass(frozen=True, eq=False)

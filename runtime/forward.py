@@ -25,6 +25,14 @@ class ForwardModel:
         self.input_names = tuple(buffer.name for buffer in program.inputs)
         self._dtypes = {b.name: np.dtype(_NUMPY[b.dtype]) for b in program.inputs}
         self._outputs = tuple(buffer.name for buffer in program.outputs)
+        model = cast(dict[str, Any], artifact.manifest["model"])
+        limits = cast(dict[str, int], model.get("limits", {}))
+        self._limits = [
+            (buffer.name, axis, size, limits[size])
+            for buffer in program.inputs
+            for axis, size in enumerate(buffer.shape)
+            if size in limits
+        ]
         self._executable, self._artifact, self._entry = executable, artifact, entry
 
     def __call__(self, *args: NDArray[Any], **kwargs: NDArray[Any]) -> Arrays:
@@ -34,6 +42,10 @@ class ForwardModel:
             got = f"{len(args)} by position and {sorted(kwargs)}"
             raise RequestError(f"inputs: expected {', '.join(self.input_names)}, got {got}")
         arrays = {n: fitting(a, self._dtypes[n], n) for n, a in given.items()}
+        for name, axis, size, limit in self._limits:
+            if arrays[name].ndim > axis and arrays[name].shape[axis] > limit:
+                got = arrays[name].shape[axis]
+                raise RequestError(f"input {name}: expected {size} of at most {limit}, got {got}")
         results = self._executable.run(self._entry, arrays)
         ordered = tuple(results[name] for name in self._outputs)
         return ordered[0] if len(ordered) == 1 else ordered

@@ -2,7 +2,8 @@
 
 The trace has example sizes, and where the model's course depends on one (a slice beyond the end, a
 condition) torch notes what it took for granted. Such a graph is wrong for other sizes, so the model
-is refused with the condition, and the user fixes that size.
+is refused with the condition, and the user fixes that size. An upper bound of one size, as tables
+of positions have, is a limit instead: it travels with the artifact, and larger inputs are refused.
 """
 
 from __future__ import annotations
@@ -21,17 +22,39 @@ MOST = 2000
 """Combinations of them that are tried."""
 
 
-def assumption(program: ExportedProgram, names: Mapping[str, str]) -> str:
-    """The first condition that does not hold for all sizes, in the names of the sizes, or ""."""
+MIN_LIMIT = 32
+"""Smaller upper bounds are no tables, but accidents of the example sizes."""
+
+
+def assumptions(
+    program: ExportedProgram, names: Mapping[str, str]
+) -> tuple[dict[str, int], list[str]]:
+    """Limits of sizes by name, and conditions that do not hold for all sizes below them."""
     env = _shape_env(program)
-    if env is None:
-        return ""
-    for guard in env.guards:
+    limits: dict[str, int] = {}
+    conditions: list[str] = []
+    for guard in env.guards if env is not None else ():
         condition = env.replace(guard.expr)
-        if not _always(condition):
-            renamed = {s: sympy.Symbol(names.get(str(s), str(s))) for s in _symbols(condition)}
-            return str(condition.xreplace(renamed))
-    return ""
+        if _always(condition):
+            continue
+        renamed = {s: sympy.Symbol(names.get(str(s), str(s))) for s in _symbols(condition)}
+        condition = condition.xreplace(renamed)
+        name, limit = _limit(condition)
+        if limit >= MIN_LIMIT:
+            limits[name] = min(limit, limits.get(name, limit))
+        else:
+            conditions.append(str(condition))
+    return limits, conditions
+
+
+def _limit(condition: Any) -> tuple[str, int]:
+    """``size <= number`` as both; any other condition as ("", 0)."""
+    if not isinstance(condition, sympy.Le | sympy.Lt):
+        return "", 0
+    size, number = condition.args
+    if not (size.is_Symbol and number.is_Integer):
+        return "", 0
+    return str(size), int(number) - isinstance(condition, sympy.Lt)
 
 
 def _shape_env(program: ExportedProgram) -> Any:

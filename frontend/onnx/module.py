@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..fx_convert import convert_program, symbol_names
 from ..fx_convert_context import numpy_array
 from ..torch_module import ModuleSource
 from .evaluate import Evaluator, Scope
-from .free_sizes import assumption
+from .free_sizes import assumptions
 from .reader import Model, dense, from_numpy, read_model
 from .registry import TORCH_TYPES, NeedsValue, Refused, Slot, Value
 from .sizes import fixed_slot, tensor_in
@@ -229,9 +229,9 @@ def capture_onnx(
         info = describe(graph, safe_name(model.name), "onnx")
         return Captured(graph, ModuleSource(model.name, {}), None, info), module.signature
     program = _export(module)
-    graph = _graph(module, program, progress)
+    graph, limits = _graph(module, program, progress)
     weights = {new: dict(program.state_dict)[key] for key, new in module.weights.items()}
-    info = describe(graph, safe_name(model.name), "onnx")
+    info = replace(describe(graph, safe_name(model.name), "onnx"), limits=limits)
     return Captured(graph, ModuleSource(model.name, weights), None, info), module.signature
 
 
@@ -289,14 +289,17 @@ def _exported(module: OnnxModule, chosen: Mapping[str, int]) -> ExportedProgram:
         return torch.export.export(module, examples, dynamic_shapes=shapes, strict=False)
 
 
-def _graph(module: OnnxModule, program: ExportedProgram, progress: Progress | None) -> Graph:
+def _graph(
+    module: OnnxModule, program: ExportedProgram, progress: Progress | None
+) -> tuple[Graph, dict[str, int]]:
+    """The graph, and the limits of its free sizes."""
     inputs = module.signature.inputs
     named = {
         f"xs_{i}": {a: d for a, d in enumerate(given.shape) if isinstance(d, str)}
         for i, given in enumerate(inputs)
     }
     symbols = symbol_names(program, named)
-    _refuse_fixed(module, program, symbols)
+    limits = _refuse_fixed(module, program, symbols)
     graph = convert_program(
         program,
         name=safe_name(module.model.name),
@@ -306,7 +309,7 @@ def _graph(module: OnnxModule, program: ExportedProgram, progress: Progress | No
     )
     for value, given in zip(graph.inputs, inputs, strict=True):
         graph.rename(value, safe_name(given.name))
-    return graph
+    return graph, limits
 
 
 def _refuse_fixed(module: OnnxModule, program: ExportedProgram, symbols: Mapping[str, str]) -> None:
@@ -321,8 +324,10 @@ def _refuse_fixed(module: OnnxModule, program: ExportedProgram, symbols: Mapping
                     f"model that needs {fake.shape[axis]} in its trace (compile for one size: "
                     f"--dim {name}=...)"
                 )
-    if condition := assumption(program, symbols):
+    limits, conditions = assumptions(program, symbols)
+    if conditions:
         raise FrontendError(
             f"{module.model.name}: expected a model that computes alike for all sizes, got one "
-            f"that does where {condition} (fix one of the sizes with --dim NAME=SIZE)"
+            f"that does where {', '.join(conditions)} (fix a size with --dim NAME=SIZE)"
         )
+    return limits

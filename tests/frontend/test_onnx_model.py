@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import sglk
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from sglk.errors import FrontendError, RequestError
@@ -140,6 +141,36 @@ def test_what_holds_for_some_sizes_only_is_refused() -> None:
     with pytest.raises(FrontendError, match=r"for all sizes, got .* where Eq\(Mod\(b, 4\), 0\)"):
         load_model(model)
     assert load_model(model, sizes={"b": 8}).graph.outputs[0].type.shape == (2, 4)
+
+
+def positions_model() -> onnx.ModelProto:
+    """Adds the first rows of a table of 48 positions."""
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Slice", ["shape", "one", "two"], ["length"]),
+        node("Slice", ["table", "zero", "length"], ["rows"]),
+        node("Add", ["x", "rows"], ["y"]),
+    ]
+    table = np.random.default_rng(0).normal(size=(48, 8)).astype(np.float32)
+    stored = [
+        *(array(name, [i]) for i, name in enumerate(("zero", "one", "two"))),
+        array("table", table, np.float32),
+    ]
+    shape = ["batch", "seq", 8]
+    return model_of(nodes, [value("x", shape)], [value("y", shape)], stored)
+
+
+def test_a_table_gives_a_size_its_limit(tmp_path: Path) -> None:
+    assert dict(load_model(positions_model()).info.limits) == {"seq": 48}
+    output = tmp_path / "m.sglk"
+    sglk.compile(positions_model(), output=output, dtype="fp32", selftest=False)
+    reference = ReferenceEvaluator(positions_model())
+    with sglk.load_forward(output) as model:
+        for seq in (1, 48):
+            x = np.random.default_rng(seq).normal(size=(2, seq, 8)).astype(np.float32)
+            np.testing.assert_allclose(model(x), reference.run(None, {"x": x})[0], rtol=1e-6)
+        with pytest.raises(RequestError, match="input x: expected seq of at most 48, got 49"):
+            model(np.zeros((2, 49, 8), np.float32))
 
 
 def branches(shape: Sequence[int]) -> onnx.ModelProto:
