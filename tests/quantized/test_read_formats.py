@@ -207,7 +207,8 @@ def test_blocks_are_scaled_as_transformers_scales_them(
     assert len(scales) == 7
     for key in scales:
         weight = key.removesuffix("_scale_inv")
-        scaled = Fp8Dequantize(None)._dequantize_one(stored[weight], stored[key], torch.float32)
+        operation: Any = Fp8Dequantize
+        scaled = operation(None)._dequantize_one(stored[weight], stored[key], torch.float32)
         array = source.read(weight)
         assert isinstance(array, GroupArray)
         np.testing.assert_array_equal(array.dequantize(), scaled.numpy())
