@@ -101,8 +101,9 @@ def _parts(
         block = (block_m or max(16, 1 << (m - 1).bit_length()), block_n, step)
         tiles = tiles_of(block, m, n, gated)
         for splits in PART_SPLITS:
-            few = splits > 1 and (tiles * splits > 4 * SMS[arch] or m > PART_ROWS)
-            if not few and -(-k // step) >= LEAST_STEPS * splits:
+            enough = -(-k // step) >= LEAST_STEPS * splits
+            enough = enough and tiles * splits <= 4 * SMS[arch] and m <= PART_ROWS
+            if splits == 1 or enough:
                 yield _part(block, way, splits, m, tiles, form)
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +38,7 @@ def lowered(form: str, arch: str = "sm90") -> tuple[Lowering, dict[int | None, l
     graph = decoder_graph(SHAPE)
     with knobs.override(verify=False):
         target = backend.target(Options(arches=(arch,), activations="bf16"))
+        target = replace(target, token_buckets=(1, 64))
         given = StepOptions(BF16, BF16, (), BF16, dtype(form))
         run_pipeline(graph, step_pipeline(target, given))
         lowering = backend.lower(graph, target)
@@ -97,6 +102,16 @@ def test_a_chip_without_fp8_products_refuses_the_option(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.parametrize(("form", "bound"), [("e4m3_row_f32", 0.1), ("i4_g32_f16_z", 0.02)])
+def test_a_decoder_gives_the_logits_of_its_rounded_weights(form: str, bound: float) -> None:
+    program = Path(__file__).with_name("interpreted_decoder.py")
+    command = [sys.executable, "-W", "error", str(program), form]
+    given = os.environ | {"TRITON_INTERPRET": "1"}
+    run = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert 0 < float(run.stdout) < bound
+
+
 def test_batch_invariant_products_take_no_forms() -> None:
     options = Options(arches=("sm90",), activations="bf16", batch_invariant=True)
     assert not CudaBackend().target(options).forms
@@ -125,7 +140,7 @@ def test_every_row_count_has_a_kernel_that_fits(key: str, arch: str) -> None:
     assert form.key == key
     for m in (1, 2, 4, 5, 64, 65, 300, 4096):
         ways = quantized_candidates(m, 1000, 1120, True, arch, form)
-        assert ways, m
+        assert ways and quantized_candidates(m, 32, 96, False, arch, form), m
         steps = [way.constants["BLOCK_K"] for way in ways if way.kernel != "group_gemv.linear"]
         if form.group:
             assert all(form.group % step == 0 for step in steps)
