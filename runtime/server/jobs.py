@@ -116,6 +116,7 @@ async def _orders(
     constraint: Constraint | None,
 ) -> list[Order]:
     """``n`` answers to each prompt; equal prompts draw different samples of the seed."""
+    _check_room(model, body, max(map(len, prompts)))
     n = int(given(body, "n", 1))
     count = n * len(prompts)
     masks: Sequence[TokenMask | None] = [None] * count
@@ -130,6 +131,22 @@ async def _orders(
         sample = seen[key] = seen.get(key, -1) + 1
         orders.append(Order(prompt, params, sample, salt, priority, mask))
     return orders
+
+
+def _check_room(model: Model, body: Mapping[str, Any], longest: int) -> None:
+    """Refuse an answer that is asked to be longer than the context leaves; a default is cut."""
+    room = model.prompts.context - longest
+    is_newer = given(body, "max_completion_tokens") is not None
+    name = "max_completion_tokens" if is_newer else "max_tokens"
+    asked = int(given(body, name, 0))
+    if 0 < room < asked:
+        raise Problem(
+            f"{name}: expected at most {room} beside a prompt of {longest} tokens in a "
+            f"context of {model.prompts.context}, got {asked} (lower it, or leave it out)",
+            param=name,
+            code="context_length_exceeded",
+            reason="too_long",
+        )
 
 
 async def _prompts(model: Model, prompt: Any) -> list[Sequence[int]]:

@@ -290,6 +290,23 @@ def test_a_prompt_longer_than_the_context_is_refused_with_the_reason(server: Any
     assert server.chat().status_code == 200
 
 
+def test_an_answer_longer_than_the_context_leaves_is_refused_by_its_field(server: Any) -> None:
+    for path, name in (
+        ("/v1/completions", "max_tokens"),
+        ("/v1/chat/completions", "max_completion_tokens"),
+    ):
+        body = {"model": "test", "prompt": [1] * 10, name: 4087}
+        if "chat" in path:
+            del body["prompt"]
+            body["messages"] = [{"role": "user", "content": "hello"}]
+        error = server.post(path, body).json()["error"]
+        assert (error["param"], error["code"]) == (name, "context_length_exceeded"), error
+    body = {"model": "test", "prompt": [1] * 4090, "ignore_eos": True}
+    cut = server.post("/v1/completions", body).json()  # the default of 16 is nobody's wish
+    assert cut["usage"]["completion_tokens"] == 6
+    assert cut["choices"][0]["finish_reason"] == "length"
+
+
 def test_paths_and_methods_that_are_not_there(server: Any) -> None:
     assert server.http.get("/nope").json()["error"]["code"] == "not_found"
     reply = server.http.get("/v1/completions")
