@@ -312,8 +312,11 @@ def _graph(
     return graph, limits
 
 
-def _refuse_fixed(module: OnnxModule, program: ExportedProgram, symbols: Mapping[str, str]) -> None:
-    """A free size that the trace fixed, or took for small, would be a wrong answer for others."""
+def _refuse_fixed(
+    module: OnnxModule, program: ExportedProgram, symbols: Mapping[str, str]
+) -> dict[str, int]:
+    """A free size that the trace fixed, or took for small, would be a wrong answer for others.
+    Gives the limits of those that have one."""
     fakes = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     for i, given in enumerate(module.signature.inputs):
         fake = fakes.get(f"xs_{i}")

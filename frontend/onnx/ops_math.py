@@ -47,10 +47,16 @@ def identity(node: Node, x: Value) -> Value:
     return x
 
 
-@op("Add", "Sub", "Mul")
+_ARITHMETIC: dict[str, Callable[..., Tensor]] = {
+    "Add": torch.add,
+    "Sub": torch.sub,
+    "Mul": torch.mul,
+}
+
+
+@op(*_ARITHMETIC)
 def arithmetic(node: Node, a: Tensor, b: Tensor) -> Value:
-    function = {"Add": torch.add, "Sub": torch.sub, "Mul": torch.mul}[node.op_type]
-    return _wide(function, a, b)
+    return _wide(_ARITHMETIC[node.op_type], a, b)
 
 
 def _wide(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
@@ -72,8 +78,9 @@ def div(node: Node, a: Tensor, b: Tensor) -> Value:
 @op("Mod")
 def mod(node: Node, a: Tensor, b: Tensor) -> Value:
     """Python's sign rule, or C's with ``fmod``."""
-    function: Callable[..., Tensor] = torch.fmod if node.attrs.get("fmod", 0) else torch.remainder
-    return _wide(function, a, b)
+    if node.attrs.get("fmod", 0):
+        return _wide(torch.fmod, a, b)
+    return _wide(torch.remainder, a, b)
 
 
 @op("Pow")

@@ -232,7 +232,9 @@ def _reflected(node: Node, mode: str, length: Size, before: Size, after: Size) -
         return places.remainder(length)
     if mode != "reflect":
         node.refuse(f"expected mode constant, edge, reflect or wrap, got {mode!r}")
-    return (length - 1) - ((length - 1) - places.abs().remainder(2 * (length - 1))).abs()
+    last = length - 1
+    folded: Tensor = last - (last - places.abs().remainder(2 * last)).abs()
+    return folded
 
 
 @op("CenterCropPad")
