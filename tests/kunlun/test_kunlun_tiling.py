@@ -16,6 +16,7 @@ from sglk.targets.kunlun.tiling import (
     choose_row_block,
     dot_bytes,
     gemm_tiles,
+    k_steps,
     uni_sram_need,
 )
 
@@ -149,3 +150,9 @@ def test_blocks_of_rows_divide_the_row_and_fit_local_memory() -> None:
     assert "BLOCK=4096 needs 768 bytes of LM in 3 tiles" in tight.refused
     short = choose_row_block(changed(lm_buffer_bytes=64), 4096, 512)
     assert short.tile == {"BLOCK": 1024}
+
+
+@pytest.mark.parametrize(("k", "step"), [(4096, 128), (96, 32), (48, 16), (16, 16)])
+def test_the_step_divides_the_depth(k: int, step: int) -> None:
+    assert k_steps(P800, k)[0] == step
+    choose_gemm(P800, Gemm(64, k, 128, "f16"), 64)
