@@ -113,8 +113,8 @@ def gemm_tiles(chip: Chip, k: int, n: int) -> list[tuple[int, int, int]]:
 
 
 def k_steps(chip: Chip, k: int) -> list[int]:
-    """Multiples of the granule that divide k, by powers of two; else published shorter steps, or the
-    least that a product takes."""
+    """Multiples of the granule that divide k, by powers of two; else published shorter steps, else
+    the least that a product takes."""
     aligned = [chip.granule_k << i for i in range(5) if k % (chip.granule_k << i) == 0]
     short = [step for step in chip.published_k if step < chip.granule_k and k % step == 0]
     least = [chip.dot_size_min] if k % chip.dot_size_min == 0 else []
