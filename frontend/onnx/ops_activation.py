@@ -52,6 +52,9 @@ def selu(node: Node, x: Tensor) -> Value:
 
 @op("PRelu")
 def prelu(node: Node, x: Tensor, slope: Tensor) -> Value:
+    """Slopes broadcast from the last axis; before opset 7 a row of them was one per channel."""
+    if slope.dim() == 1 and x.dim() > 2 and slope.shape[0] not in (1, x.shape[-1]):
+        slope = slope.reshape(-1, *[1] * (x.dim() - 2))
     return torch.where(x < 0, x * slope, x)
 
 
