@@ -32,9 +32,10 @@ from .cases_windows import WINDOWS
 
 SIZES = (1, 2, 3, 31, 32, 33, 63, 64, 65, 129, 1000)
 """Rows or elements: one, a few, and around the sizes of vectors, tiles and buckets."""
-ONLY_IN_DECODERS = {"write_kv", "rope_write_kv", "paged_attention"}
-"""Ops on a KV state, which the sections on decoders run."""
-ONLY_CAPTURED = {"attention"}
+ONLY_IN_DECODERS = {"write_kv", "rope_write_kv", "paged_attention", "slot_conv", "slot_recurrence"}
+"""Ops on a state, which the sections on decoders run (those on slots, where a chip has rows for
+them, its own tests)."""
+ONLY_CAPTURED = {"attention", "causal_conv", "linear_recurrence"}
 """Ops that passes replace before a chip sees them."""
 N = dim("n")
 
