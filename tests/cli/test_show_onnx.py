@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -54,7 +55,7 @@ def test_the_step_of_a_decoder_runs_as_onnx(
     wanted = interpret(graph, arrays, open_model(tiny_llama_folder).source.read)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # onnx's own sigmoid overflows
-        found = ReferenceEvaluator(str(path)).run(None, arrays)
+        found: Any = ReferenceEvaluator(str(path)).run(None, arrays)
     scale = np.abs(wanted[0]).max()
     np.testing.assert_allclose(found[0], wanted[0], atol=1e-4 * scale)
     name, shape = parse_state(graph)

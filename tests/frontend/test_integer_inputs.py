@@ -15,6 +15,8 @@ WIDTHS = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64")
 
 
 class Arithmetic(torch.nn.Module):
+    table: torch.Tensor
+
     def __init__(self, table: torch.Tensor) -> None:
         super().__init__()
         self.register_buffer("table", table)

@@ -52,7 +52,7 @@ def results(op: str, inputs: Sequence[tuple[str, Any]], outputs: str, **options:
     return run_model(model, [array for name, array in inputs if name], interpret=True)
 
 
-def floats(*shape: int) -> np.ndarray:
+def floats(*shape: int) -> Any:
     return RNG.normal(size=shape).astype(np.float32)
 
 
@@ -68,13 +68,13 @@ def test_sequences_of_different_lengths(op: str, gates: int, direction: str) -> 
     r, bias = floats(ways, gates * hidden, hidden), floats(ways, 2 * gates * hidden)
     lens = np.array(lengths, np.int32)
     names = "Y Y_h Y_c" if op == "LSTM" else "Y Y_h"
-    shared = {"hidden_size": hidden, "direction": direction}
+    shared: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
     weights = [("w", w), ("r", r), ("b", bias)]
     found = results(op, [("x", x), *weights, ("n", lens)], names, **shared)
     for i, length in enumerate(lengths):
         alone = [("x", x[:length, i : i + 1]), *weights]
         model = model_of(op, alone, names.split(), **shared)
-        wanted = ReferenceEvaluator(model).run(None, dict(alone))
+        wanted: Any = ReferenceEvaluator(model).run(None, dict(alone))
         np.testing.assert_allclose(found[0][:length, :, i], wanted[0][:, :, 0], 1e-4, 1e-5)
         assert not found[0][length:, :, i].any()
         for ours, theirs in zip(found[1:], wanted[1:], strict=True):
@@ -96,10 +96,10 @@ def test_lstm_with_every_option() -> None:
     }
     y, y_h, y_c = results("LSTM", given, "Y Y_h Y_c", **options)
 
-    def clip(v: np.ndarray) -> np.ndarray:
+    def clip(v: np.ndarray) -> Any:
         return np.clip(v, -0.9, 0.9)
 
-    def f(v: np.ndarray) -> np.ndarray:
+    def f(v: np.ndarray) -> Any:
         return np.clip(0.3 * clip(v) + 0.4, 0, 1)
 
     hidden, cell = h[0], c[0]

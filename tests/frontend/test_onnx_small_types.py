@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -13,14 +15,14 @@ from sglk.frontend.onnx.registry import Node
 from sglk.frontend.onnx.small_types import bounds, cast
 
 T = TensorProto
-FLOATS = {
+FLOATS: dict[int, Any] = {
     T.FLOAT8E4M3FN: ml_dtypes.float8_e4m3fn,
     T.FLOAT8E4M3FNUZ: ml_dtypes.float8_e4m3fnuz,
     T.FLOAT8E5M2: ml_dtypes.float8_e5m2,
     T.FLOAT8E5M2FNUZ: ml_dtypes.float8_e5m2fnuz,
     T.FLOAT4E2M1: ml_dtypes.float4_e2m1fn,
 }
-INTEGERS = {
+INTEGERS: dict[int, Any] = {
     T.INT4: ml_dtypes.int4,
     T.UINT4: ml_dtypes.uint4,
     T.INT2: ml_dtypes.int2,
@@ -71,7 +73,7 @@ def test_floats_round_to_even_and_overflow_as_their_type_does(elem_type: int) ->
 @pytest.mark.parametrize("elem_type", FLOATS)
 def test_saturated_floats_stay_finite(elem_type: int) -> None:
     x = numbers_for(elem_type)
-    most = float(ml_dtypes.finfo(FLOATS[elem_type]).max)
+    most = float(ml_dtypes.finfo(FLOATS[elem_type]).max)  # type: ignore[no-untyped-call]
     with np.errstate(all="ignore"):
         theirs = np.clip(x, -most, most).astype(FLOATS[elem_type]).astype(np.float32)
     same(to(x, elem_type), theirs)
@@ -92,7 +94,7 @@ def test_small_integers_keep_their_low_bits(elem_type: int) -> None:
     with np.errstate(all="ignore"):
         theirs = x.astype(np.int32).astype(INTEGERS[elem_type]).astype(np.int32)
     np.testing.assert_array_equal(to(x, elem_type), theirs)
-    info = ml_dtypes.iinfo(INTEGERS[elem_type])
+    info = ml_dtypes.iinfo(INTEGERS[elem_type])  # type: ignore[no-untyped-call]
     assert bounds(elem_type) == (info.min, info.max)
 
 

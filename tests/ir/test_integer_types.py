@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from sglk.ir.dtype import BOOL, DTYPES, F32, I64, DType
@@ -15,7 +17,7 @@ from sglk.ir.parser import parse_graph
 from sglk.ir.types import TensorType
 
 INTEGERS = [d for d in DTYPES.values() if d.is_integer]
-ARITHMETIC = {
+ARITHMETIC: dict[str, Callable[[int, int], int | None]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
