@@ -129,6 +129,8 @@ def emit_round(node: Node, ctx: Lowering) -> None:
 
 def accepts_quantize(node: Node, target: Target) -> str:
     assert isinstance(node.op, QuantizeRows)
+    if not rows_int8.accepts_quantize(node, target):
+        return "the kernel by hand stores integers in another order, which its readers expect"
     return "" if node.op.group == DEPTH else f"expected groups of {DEPTH}, got {node.op.group}"
 
 
