@@ -87,18 +87,12 @@ def linear(
     WIDTH: tl.constexpr = BLOCK_K // 2 if FORM == "i4" else BLOCK_K  # elements of w in a step
     W_ROW: tl.constexpr = K // 2 if FORM == "i4" else K
     tl.static_assert(GROUP % BLOCK_K == 0)
-    if MAPS == 0:
-        x_map = map_x(x, rows, K, BLOCK_M, BLOCK_K)
-        w_map = map_w(w, K, N, GATED, BLOCK_N, BLOCK_K)
-    else:
-        x_map = x
-        w_map = w
-    tile = tl.program_id(0) // SPLITS
-    part = tl.program_id(0) % SPLITS
+    x_map = map_x(x, rows, K, BLOCK_M, BLOCK_K) if MAPS == 0 else x
+    w_map = map_w(w, K, N, GATED, BLOCK_N, BLOCK_K) if MAPS == 0 else w
+    tile, part = tl.program_id(0) // SPLITS, tl.program_id(0) % SPLITS
     row_tiles = 1 if GROUP_M == 0 else tl.cdiv(rows, BLOCK_M)
     row, column = tile_at(tile, row_tiles, (N + OUTPUTS - 1) // OUTPUTS, GROUP_M)
-    begin = part * STEPS // SPLITS
-    end = (part + 1) * STEPS // SPLITS
+    begin, end = part * STEPS // SPLITS, (part + 1) * STEPS // SPLITS
     m = row * BLOCK_M + tl.arange(0, BLOCK_M)
     n, exists = weight_rows(column, N, BLOCK_N, GATED)
     if PDL:
