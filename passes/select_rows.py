@@ -15,6 +15,8 @@ HOST_OPS = "host_ops"
 """Feature of a target whose device stops for an op that no row takes, and lets the host do it."""
 HOST_ROW = "host-reference"
 HOST_KIND = "host"
+PRODUCTS = frozenset({"linear", "gated_linear", "matmul", "expert_linear", "convolution"})
+"""Ops whose references sum in an order that may depend on how many rows there are."""
 _PLAIN = frozenset(
     ("f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool")
 )
@@ -59,7 +61,7 @@ def select_rows(
     for node in live:
         _select(node, target, rows.get(node.op.name, []), banned, selection)
         if states is not None and node not in selection.chosen:
-            _fall_back(node, states, selection)
+            _fall_back(node, target, states, selection)
     selection.missing = [node for node in live if node not in selection.chosen]
     if not partial:
         _refuse_missing(target, selection)
@@ -104,16 +106,20 @@ def _states(graph: Graph) -> set[Value]:
     return found
 
 
-def _fall_back(node: Node, states: set[Value], selection: Selection) -> None:
-    reason = why_not_on_host(node, states)
+def _fall_back(node: Node, target: Target, states: set[Value], selection: Selection) -> None:
+    reason = why_not_on_host(node, target, states)
     if reason:
         selection.refused.setdefault(node, []).append((HOST_ROW, reason))
     else:
         selection.chosen[node] = host_row(node.op.name)
 
 
-def why_not_on_host(node: Node, states: set[Value]) -> str:
+def why_not_on_host(node: Node, target: Target, states: set[Value]) -> str:
     """Why the host cannot do an op in place of the device, or ""."""
+    if target.batch_invariant and node.op.name in PRODUCTS:
+        return (
+            "NumPy's sums of a product depend on the batch, which the target promises they do not"
+        )
     values = [*node.inputs, *node.outputs]
     if any(v in states for v in values):
         return "states stay on the device, in a layout of its own"

@@ -15,11 +15,8 @@ import sympy
 from ..ir.dim import symbols_of
 from ..ir.graph import Graph, Node
 from ..ir.target import Target
-from ..passes.select_rows import HOST_KIND, Selection
+from ..passes.select_rows import HOST_KIND, PRODUCTS, Selection
 from .artifact.host_ops import PREFIX
-
-PRODUCTS = frozenset({"linear", "gated_linear", "matmul", "expert_linear", "convolution"})
-"""Ops whose references sum in an order that may depend on how many rows there are."""
 
 
 def is_batch_invariant(target: Target, selection: Selection) -> bool:

@@ -12,6 +12,7 @@ from ...ir.dtype import F32
 from ...ir.graph import Graph
 from ...ir.op import Op
 from ...ir.types import TensorType
+from ...passes.select_rows import HOST_OPS
 from ..artifact import Artifact, ArtifactWriter
 from ..device import StepBatch
 from .chip import Chip, KitChoices
@@ -132,7 +133,8 @@ def _rewritten(bench: Bench, target: dict[str, object]) -> Artifact:
 
 
 def unknown_op(bench: Bench) -> str:
-    """An op without a row is refused with its name, before kernels are built."""
+    """An op without a row, and that the host may not do, is refused with its name, before kernels
+    are built."""
 
     class Unheard(Op):
         def infer(self, x: TensorType) -> tuple[TensorType, ...]:
@@ -141,8 +143,10 @@ def unknown_op(bench: Bench) -> str:
     Unheard.name = "unheard-of"
     graph = Graph("refused")
     graph.outputs = [graph.emit(Unheard(), graph.input("x", TensorType(F32, (4,))))]
+    facts = bench.chip.target
+    strict = replace(facts, features=facts.features - {HOST_OPS})
     try:
-        bench.chip.backend.lower(graph, bench.chip.target)
+        bench.chip.backend.lower(graph, strict)
     except VerifyError:
         raise
     except SglkError as error:
