@@ -131,7 +131,7 @@ def by_reason(rows: list[Row], verdict: str) -> list[str]:
         if row.verdict == verdict:
             found.setdefault(row.op, []).append(row)
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
-    return [f"{op} x{len(of)}: {short(of[0].reason)}" for op, of in ordered]
+    return [f"{op} x{len(of)}: {short(of[0].reason)}".removesuffix(": ") for op, of in ordered]
 
 
 def short(text: str) -> str:
