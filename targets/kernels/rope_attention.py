@@ -49,6 +49,13 @@ def turned_heads(x, m, count, w, cos, sin, eps, HALF: tl.constexpr):
 
 
 @triton.jit
+def new_key(k, to_value, k_norm, cos, sin, eps, HALF: tl.constexpr):
+    """The new token's key, rotated halves of [1, HALF], and its value, ``to_value`` behind it."""
+    ka, kb = turned_heads(k, tl.arange(0, 1), 1, k_norm, cos, sin, eps, HALF)
+    return ka, kb, tl.load(k + to_value + tl.arange(0, 2 * HALF))
+
+
+@triton.jit
 def side_by_side(a, b, M: tl.constexpr, HALF: tl.constexpr):
     """[M, 2 * HALF] from its halves."""
     return tl.permute(tl.join(a, b), (0, 2, 1)).reshape(M, 2 * HALF)
@@ -65,6 +72,43 @@ def seen(block, length, PAGE: tl.constexpr, WINDOW: tl.constexpr):
 
 
 @triton.jit
+def keep(k, v, ka, kb, value, HALF: tl.constexpr):
+    """Store the new token's halves of its key, [1, HALF], and its value, [2 * HALF]."""
+    one = tl.arange(0, 1)[:, None]
+    half = tl.arange(0, HALF)[None, :]
+    tl.store(k + one + half, ka)
+    tl.store(k + HALF + one + half, kb)
+    tl.store(v + tl.arange(0, 2 * HALF), value)
+
+
+@triton.jit
+def start_part(sinks, heads, unit, is_first, BLOCK_M: tl.constexpr):
+    """Running maximum and sum of a part; sinks belong to the first."""
+    best, total = start_softmax(sinks, heads, unit, BLOCK_M)
+    if sinks is not None:
+        best = tl.where(is_first, best, NEVER)
+        total = tl.where(is_first, total, 0.0)
+    return best, total
+
+
+@triton.jit
+def own_score(qa, qb, ka, kb, is_last, scale, SOFTCAP: tl.constexpr):
+    """q of the new key, in f32; the part that has it alone sees it."""
+    own = tl.sum(qa.to(tl.float32) * ka.to(tl.float32), 1)
+    own += tl.sum(qb.to(tl.float32) * kb.to(tl.float32), 1)
+    return tl.where(is_last, cap_scores(own, scale, SOFTCAP), float("-inf"))
+
+
+@triton.jit
+def add_own(own, value, best, total, unit):
+    """The new key, which the last part alone has, as a step of the softmax of its own."""
+    new_best = tl.maximum(best, own)
+    weight = tl.exp2((own - new_best) * unit)
+    total = total * tl.exp2((best - new_best) * unit) + weight
+    return new_best, total, weight[:, None] * value.to(tl.float32)[None, :]
+
+
+@triton.jit
 def rope_attention(
     qkv, cos, sin, q_norm, k_norm, slots, k_cache, v_cache, seq_lens, page_table, sinks, y,
     partials, pages, splits, scale, eps,
@@ -75,11 +119,8 @@ def rope_attention(
     """y, or partial results, of softmax(scale * q @ k^T, masked) @ v; the new k and v are kept."""
     HALF: tl.constexpr = D // 2
     HEADS: tl.constexpr = KV_HEADS * GROUP
-    head = tl.program_id(0)
-    seq = tl.program_id(1)
-    part = tl.program_id(2)
-    length = tl.load(seq_lens + seq)
-    slot = tl.load(slots + seq)
+    head, seq, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    length, slot = tl.load(seq_lens + seq), tl.load(slots + seq)
     table = page_table + seq.to(tl.int64) * pages
     first, per, parts = key_parts(length, splits, WINDOW, PAGE, 0, LEAST)
     low = first + part * per
@@ -94,36 +135,20 @@ def rope_attention(
         gdc_launch_dependents()
     if part < parts:
         m = tl.arange(0, BLOCK_M)
-        one = tl.arange(0, 1)
-        d = tl.arange(0, D)
         x = qkv + seq.to(tl.int64) * ((HEADS + 2 * KV_HEADS) * D)
-        cos += seq.to(tl.int64) * HALF
-        sin += seq.to(tl.int64) * HALF
+        cos, sin = cos + seq.to(tl.int64) * HALF, sin + seq.to(tl.int64) * HALF
         qa, qb = turned_heads(x + head * (GROUP * D), m, GROUP, q_norm, cos, sin, eps, HALF)
-        ka, kb = turned_heads(x + (HEADS + head) * D, one, 1, k_norm, cos, sin, eps, HALF)
-        value = tl.load(x + (HEADS + KV_HEADS + head) * D + d)
+        new = x + (HEADS + head) * D
+        ka, kb, value = new_key(new, KV_HEADS * D, k_norm, cos, sin, eps, HALF)
         is_last = part == parts - 1
         place = place_of(slot, KV_HEADS, D, PAGE) + head * (PAGE * D)
-        half = tl.arange(0, HALF)[None, :]
         if is_last:
-            tl.store(k_cache + place + one[:, None] + half, ka)
-            tl.store(k_cache + place + HALF + one[:, None] + half, kb)
-            tl.store(v_cache + place + d, value)
+            keep(k_cache + place, v_cache + place, ka, kb, value, HALF)
         unit = exp_unit(scale, SOFTCAP)
         heads = head * GROUP + m
-        best, total = start_softmax(sinks, tl.minimum(heads, HEADS - 1), unit, BLOCK_M)
-        if sinks is not None:
-            best = tl.where(part == 0, best, NEVER)
-            total = tl.where(part == 0, total, 0.0)
-        # the new key, which the last part alone has, is a step of the softmax of its own
-        own = tl.sum(qa.to(tl.float32) * ka.to(tl.float32), 1)
-        own += tl.sum(qb.to(tl.float32) * kb.to(tl.float32), 1)
-        own = tl.where(is_last, cap_scores(own, scale, SOFTCAP), float("-inf"))
-        new_best = tl.maximum(best, own)
-        weight = tl.exp2((own - new_best) * unit)
-        total = total * tl.exp2((best - new_best) * unit) + weight
-        best = new_best
-        acc = weight[:, None] * value.to(tl.float32)[None, :]
+        best, total = start_part(sinks, tl.minimum(heads, HEADS - 1), unit, part == 0, BLOCK_M)
+        own = own_score(qa, qb, ka, kb, is_last, scale, SOFTCAP)
+        best, total, acc = add_own(own, value, best, total, unit)
         qs = side_by_side(qa, qb, BLOCK_M, HALF)
         score = cap_scores(tl.dot(qs, tl.trans(ks)), scale, SOFTCAP)
         score = tl.where(seen(low, length, PAGE, WINDOW), score, float("-inf"))

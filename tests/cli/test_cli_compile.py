@@ -152,7 +152,7 @@ def write_gguf(path: Path, kind: int, missing: int = 0) -> Path:
     ("option", "value", "sentence"),
     [
         ("--target", "abacus", "--target: expected one of cpu, cuda, kunlun, got 'abacus'"),
-        ("--dtype", "fp8", "--dtype: expected one of bf16, fp16, fp32, got 'fp8'"),
+        ("--dtype", "fp7", "--dtype: expected one of bf16, fp16, fp32, "),
         ("--quant", "q2", "--quant: expected one of keep, none, got 'q2'"),
         ("--kv-dtype", "int4", "--kv-dtype: expected one of f16, bf16, f32, got 'int4'"),
         ("--cpu-isa", "z80", "--cpu-isa: expected names among native, "),
