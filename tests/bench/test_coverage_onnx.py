@@ -81,7 +81,7 @@ def test_other_numbers_are_wrong_and_other_exceptions_are_errors() -> None:
     out = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "neg", [info], [out])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    x = np.float32([1, 2])
+    x = np.array([1, 2], np.float32)
 
     def verdict(wanted: object) -> str:
         case = Case("test", "node", model, lambda: iter([([x], [wanted])]), 1e-3, 1e-7, "")

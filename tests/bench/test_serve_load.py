@@ -10,11 +10,12 @@ import pytest
 from sglk.bench import serve_compare, serve_load, serve_long
 from sglk.bench.load_client import Result, Target, metrics, percentile, request
 from sglk.bench.serve_soak import expected_text, soak
+from sglk.bench.server_process import server
 
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[Target]:
-    with serve_load.server(serve_load.null_server(32, 400), "null") as target:
+    with server(serve_load.null_server(32, 400), "null") as target:
         yield target
 
 

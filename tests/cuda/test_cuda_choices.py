@@ -35,7 +35,9 @@ def changes(
     masks: Mapping[int, Sequence[int]] = NOTHING, words: int = 1, presence: float = 2.0,
 ) -> LogitChanges:  # fmt: skip
     rows = sorted({*bias, *seen, *forbidden})
-    lists = [[each.get(row, {}) for row in rows] for each in (bias, seen, forbidden)]
+    lists: list[list[Any]] = [
+        [each.get(row, {}) for row in rows] for each in (bias, seen, forbidden)
+    ]
     starts = [ints(np.cumsum([0, *map(len, some)]).tolist()) for some in lists]
     ids = [ints([token for each in some for token in each]) for some in lists]
     values = [

@@ -116,7 +116,7 @@ class Only:
 def test_changed_logits_never_come_to_the_host(llm: LLM, toy: Any, driver: NullDriver) -> None:
     """Bias, penalties and masks beside plain requests: all of them run ahead."""
     given = prompts(toy, 4)
-    several = {"max_tokens": 12, "ignore_eos": True}
+    several: dict[str, Any] = {"max_tokens": 12, "ignore_eos": True}
     llm.engine.add_request("plain", given[0], SamplingParams(**several))
     biased = SamplingParams(**several, logit_bias={5: 100.0})
     llm.engine.add_request("biased", given[1], biased)
@@ -140,7 +140,7 @@ def test_changed_logits_never_come_to_the_host(llm: LLM, toy: Any, driver: NullD
 
 def test_a_mask_that_allows_nothing_ends_its_request_alone(llm: LLM, toy: Any) -> None:
     given = prompts(toy, 2)
-    several = {"max_tokens": 9, "ignore_eos": True}
+    several: dict[str, Any] = {"max_tokens": 9, "ignore_eos": True}
     llm.engine.add_request("plain", given[0], SamplingParams(**several))
     llm.engine.add_request("stuck", given[1], SamplingParams(**several), mask=Only(3, 4))
     found: dict[str, list[int | None]] = {}

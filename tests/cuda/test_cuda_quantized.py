@@ -126,7 +126,7 @@ def test_parts_hold_what_the_form_says(name: str) -> None:
         assert part.shape == shape
         assert part.itemsize == {"f32": 4, "f16": 2, "bf16": 2}.get(kind, 1)
     if array.form.bits == 4:
-        packed = part_of("w", array, "q")
+        packed = part_of("w", array, "q").view(np.uint8)
         assert np.array_equal(packed[:, 16:32] & 15, array.q[:, 32:48])
         assert np.array_equal(packed[:, 16:32] >> 4, array.q[:, 48:64])
 

@@ -79,7 +79,7 @@ def case_of(lengths: tuple[int, ...], shape: Shape, bf16: ToBF16) -> Case:
     qkv = bf16(rng.standard_normal((seqs, width))).floats()
     angle = rng.uniform(0, 6, (seqs, half))
     cos, sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-    norms = [None, None]
+    norms: list[Any] = [None, None]
     if shape.has_norms:
         norms = [rng.uniform(0.5, 2, shape.dim).astype(np.float32) for _ in range(2)]
     sinks = rng.standard_normal(shape.heads).astype(np.float32) if shape.has_sinks else None

@@ -54,10 +54,10 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def read_all(files: ModelFiles) -> dict[str, NDArray[np.float32]]:
-    arrays = {}
+    arrays: dict[str, NDArray[np.float32]] = {}
     for name in files.source.names():
         value = files.source.read(name)
-        arrays[name] = value.dequantize() if isinstance(value, BlockArray) else value
+        arrays[name] = value if isinstance(value, np.ndarray) else value.dequantize()
         assert arrays[name].shape == files.source.info(name).shape
     return arrays
 

@@ -64,8 +64,16 @@ def test_fp8_rows_times_fp8_weights(arch: int, maps: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 def test_scales_of_groups_enter_between_products() -> None:
-    constants = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP_M": 8, "PROGRAMS": 132}
-    constants |= {"FLAT": 0, "MAPS": 0, "FORM": "same", "GROUP": 128, "w_zero": None}
+    constants: dict[str, Any] = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 128}
+    constants |= {
+        "GROUP_M": 8,
+        "PROGRAMS": 132,
+        "FLAT": 0,
+        "MAPS": 0,
+        "FORM": "same",
+        "GROUP": 128,
+        "w_zero": None,
+    }
     ptx = compiled(matmul_tiles.linear, 90, FP8, constants, num_warps=8, num_stages=3)
     assert "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3" in ptx
 
