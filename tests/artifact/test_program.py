@@ -74,7 +74,11 @@ CALL = ("buckets", 0, "calls", 0)
         (("inputs", 0, "offset"), "4", "expected offset 0 for a input"),
         (("inputs", 0, "name"), "t0", "buffer t0 is declared twice"),
         (("inputs", 0, "shape"), ["1"] * 17, "at most 16 dimensions"),
-        (("states", 0, "bytes"), "tokens", "unknown symbol 'tokens' (known: ['num_pages'])"),
+        (
+            ("states", 0, "bytes"),
+            "tokens",
+            "unknown symbol 'tokens' (known: ['num_pages', 'num_slots'])",
+        ),
         (("buckets",), [], "at least one bucket"),
         (("buckets", 0, "tokens_max"), 0, "whole number in 1"),
         (("buckets", 0, "tokens_max"), True, "whole number in 1"),
