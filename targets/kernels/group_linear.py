@@ -31,7 +31,8 @@ def e4m3_values(byte):
     size = code & 127
     normal = ((size << 20) + (120 << 23)).to(tl.float32, bitcast=True)
     value = tl.where(size < 8, size.to(tl.float32) * 0.001953125, normal)
-    return tl.where(code > 127, -value, value)
+    sign = (code & 128) << 24  # by bits: older Triton negates by 0 - x, which loses minus zero
+    return (value.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
 
 
 @triton.jit

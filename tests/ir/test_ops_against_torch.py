@@ -84,7 +84,7 @@ def same(got: Array, wanted: torch.Tensor, rtol: float = 2e-6) -> None:
 
 
 def test_every_elementwise_op_is_compared() -> None:
-    rest = {ew.Not, ew.And, ew.Or, ew.Pow}
+    rest = {ew.Not, ew.And, ew.Or, ew.Pow, ew.Bitcast}
     named = {c for c in vars(ew).values() if isinstance(c, type) and issubclass(c, Op) and c.name}
     assert named - {ew.Where, ew.Cast} == {*UNARY, *BINARY, *rest}
 
@@ -121,6 +121,13 @@ def test_binary_on_integers(op: type[Op], rng: np.random.Generator) -> None:
 def test_pow(rng: np.random.Generator) -> None:
     a, b = np.abs(normal(rng, 99)), normal(rng, 99)
     same(ew.Pow().reference(a, b), torch.pow(t(a), t(b)), 1e-5)
+
+
+def test_bits_read_as_another_type(rng: np.random.Generator) -> None:
+    x = normal(rng, 4, 30)
+    bits = ew.Bitcast(I32).reference(x)
+    np.testing.assert_array_equal(bits, t(x).view(torch.int32).numpy())
+    np.testing.assert_array_equal(ew.Bitcast(F32).reference(bits), x)
 
 
 def test_logic(rng: np.random.Generator) -> None:
