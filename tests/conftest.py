@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,15 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def _fetched(name: str) -> Path:
     """A real model's file; `examples/fetch_model.py` says where it comes from."""
-    spec = importlib.util.spec_from_file_location(
-        "fetch_model", ROOT / "examples" / "fetch_model.py"
-    )
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = script  # dataclasses look their module up
-    spec.loader.exec_module(script)
-    path: Path = script.fetch(name)
-    return path
+    command = [sys.executable, str(ROOT / "examples" / "fetch_model.py"), name]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return Path(done.stdout.strip())
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from typing import Self
 
 from ...ir.graph import Graph, Node
 from ...ir.op import Array
@@ -50,6 +51,11 @@ class Chip:
         rows = getattr(self.backend, "table", ())
         self.table = tuple(row for row in rows if (row.op, row.name) not in denied)
         self.target: Target = self.backend.target(self.choices)
+
+    def without_handwritten(self) -> Self:
+        """The same chip, as kernels compiled by us alone would run it."""
+        choices = replace(self.choices, handwritten=False)
+        return replace(self, choices=choices)
 
     def compile(
         self,

@@ -52,6 +52,7 @@ def check_ops(chip: Chip, quick: bool = False, wanted: Sequence[str] = ()) -> It
     """Every case of every op (or of those named), on each row that takes it; ``quick``: one case a
     row."""
     trials: list[Trial] = []
+    reserve: list[Trial] = []
     seen: set[tuple[str, str]] = set()
     for op, cases in all_cases().items():
         if wanted and op not in wanted:
@@ -64,9 +65,28 @@ def check_ops(chip: Chip, quick: bool = False, wanted: Sequence[str] = ()) -> It
         taken = taken or _on_host(chip, cases)
         if not taken:
             yield Outcome(SECTION, op, "absent", _why_absent(chip, op, cases))
+        spare = _in_reserve(chip, op, cases, taken)
         trials += _first_of_each_row(taken, seen) if quick else taken
+        reserve += _first_of_each_row(spare, seen) if quick else spare
+    yield from _in_batches(chip, trials)
+    if reserve:
+        yield from _in_batches(chip.without_handwritten(), reserve)
+
+
+def _in_batches(chip: Chip, trials: Sequence[Trial]) -> Iterator[Outcome]:
     for start in range(0, len(trials), BATCH):
         yield from _judge(chip, trials[start : start + BATCH])
+
+
+def _in_reserve(chip: Chip, op: str, cases: Sequence[Case], taken: Sequence[Trial]) -> list[Trial]:
+    """Cases on rows that only stand in for kernels written by hand."""
+    tried = {trial.row.name for trial in taken if trial.row}
+    spare = {row.name for row in chip.table if row.op == op} - tried
+    if not spare or not chip.choices.handwritten:
+        return []
+    plain = chip.without_handwritten()
+    trials = (trial for case in cases for trial in _trials(plain, case))
+    return [trial for trial in trials if trial.row and trial.row.name in spare]
 
 
 def _on_host(chip: Chip, cases: Sequence[Case]) -> list[Trial]:
@@ -88,13 +108,11 @@ def _first_of_each_row(trials: Sequence[Trial], seen: set[tuple[str, str]]) -> l
 def unreached_rows(chip: Chip) -> list[str]:
     """Rows that no case gets to, with the reason for the first case."""
     cases = all_cases()
-    reached = {
-        (trial.case.op.name, trial.row.name)
-        for each in cases.values()
-        for case in each
-        for trial in _trials(chip, case)
-        if trial.row
-    }
+    reached: set[tuple[str, str]] = set()
+    for op, each in cases.items():
+        taken = [trial for case in each for trial in _trials(chip, case)]
+        taken += _in_reserve(chip, op, each, taken)
+        reached |= {(op, trial.row.name) for trial in taken if trial.row}
     rows = [row for row in chip.table if cases.get(row.op) and (row.op, row.name) not in reached]
     return [f"{row.name} of {row.op}: {_refusal(chip, row, cases[row.op])}" for row in rows]
 
