@@ -140,9 +140,11 @@ def _read_usage(usage: dict[str, Any], result: Result) -> None:
 async def metrics(target: Target) -> dict[str, float]:
     """Every series of /metrics by its full name."""
     reader, writer = await asyncio.open_connection(target.host, target.port, limit=2**24)
-    writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-    text = (await reader.read()).decode().partition("\r\n\r\n")[2]
-    writer.close()
+    try:
+        writer.write(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        text = (await reader.read()).decode().partition("\r\n\r\n")[2]
+    finally:
+        writer.close()
     found = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):
