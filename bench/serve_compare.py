@@ -113,7 +113,7 @@ def shared(options: argparse.Namespace) -> dict[str, Any]:
     prompts, new = shared_prompts(options), options.new
     num_prompt = sum(map(len, prompts))
     usual = ["--max-running", str(options.running), "--kv-memory", str(options.kv_memory),
-             "--max-queued", str(len(prompts)), "--max-queued-tokens", str(num_prompt),
+             "--max-queued", str(len(prompts)), "--max-queued-tokens", str(2 * num_prompt),
              "--queue-timeout", "3600", "--request-timeout", "3600"]  # fmt: skip
     warm = [[each + 1 for each in prompt] for prompt in prompts[:2]]
     with server(serve_command(options.artifact, *usual, "--no-prefix-cache"), "m") as target:

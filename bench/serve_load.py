@@ -88,6 +88,8 @@ async def overhead(target: Target, running: int, new: int) -> dict[str, Any]:
             "temperature": 0}  # fmt: skip
     tasks = [asyncio.create_task(request(target, body)) for _ in range(running)]
     while (before := await metrics(target))["sglk_running"] < running:
+        if any(task.done() for task in tasks):
+            raise SystemExit(f"overhead: streams of {new} tokens ended before all ran (more --new)")
         await asyncio.sleep(0.05)
     began = time.perf_counter()
     walls, costs = [], []
