@@ -64,6 +64,8 @@ class OnnxModule(torch.nn.Module):
         self.model, self.signature = model, Signature(list(inputs))
         self.fixed = dict(fixed)
         self.weights: dict[str, str] = {}
+        self._keys: dict[str, str] = {}
+        """The model's own name of each weight -> its buffer's."""
         self._real: dict[str, torch.Tensor] = {}
         for proto in model.proto.graph.initializer:
             if proto.name not in self.fixed:
@@ -74,8 +76,9 @@ class OnnxModule(torch.nn.Module):
     def _add(self, name: str, tensor: torch.Tensor) -> None:
         self._real[name] = tensor
         if tensor.numel() > SMALL:
-            key = f"w{len(self.weights)}"
-            self.weights[key] = safe_name(name)
+            key = self._keys[name] = f"w{len(self.weights)}"
+            safe, taken = safe_name(name), set(self.weights.values())
+            self.weights[key] = safe if safe not in taken else f"{safe}.{key}"
             self.register_buffer(key, tensor)
 
     def forward(self, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -96,10 +99,9 @@ class OnnxModule(torch.nn.Module):
         flat += elements
 
     def _scope(self, xs: Sequence[torch.Tensor]) -> Scope:
-        keys = {name: key for key, name in self.weights.items()}
         scope: Scope = {}
         for name, real in self._real.items():
-            key = keys.get(safe_name(name))
+            key = self._keys.get(name)
             scope[name] = Slot(getattr(self, key) if key else real, fixed=real)
         for name, value in self.fixed.items():
             scope[name] = fixed_slot(value)

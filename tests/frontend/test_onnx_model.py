@@ -330,3 +330,15 @@ def test_integers_that_do_not_fit_are_refused_when_they_arrive() -> None:
     (c,) = run_node(add, [np.array([2], np.int64), np.array([3], np.int64)], interpret=True)
     assert c.dtype == np.int64
     np.testing.assert_array_equal(c, [5])
+
+
+def test_weights_whose_names_differ_in_odd_characters_stay_apart() -> None:
+    weights = [
+        array("a b", np.zeros((9, 9)), np.float32),
+        array("a_b", np.ones((9, 9)), np.float32),
+    ]
+    nodes = [node("Add", ["x", "a b"], ["s"]), node("Sub", ["s", "a_b"], ["y"])]
+    captured = load_model(model_of(nodes, [value("x", [9, 9])], [value("y", [9, 9])], weights))
+    assert len({v.name for v in captured.graph.params}) == 2
+    (y,) = run(captured, np.ones((9, 9), np.float32))
+    np.testing.assert_array_equal(y, np.zeros((9, 9)))
