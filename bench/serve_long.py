@@ -163,7 +163,9 @@ async def _one_cycle(target: Target, batches: list[tuple[list[list[int]], int]])
             raise SystemExit(f"serve_long: expected an answer, got {failed[0]}")
     seconds = time.perf_counter() - started
     looking.cancel()
-    await asyncio.gather(looking, return_exceptions=True)  # so that it closes its connection
+    (ended,) = await asyncio.gather(looking, return_exceptions=True)  # it closes its connection
+    if isinstance(ended, Exception):  # called off is no Exception
+        raise ended
     window = _Window(seconds, before, await metrics(target))
     for look in looks:
         window.fragmentation.append(look["sglk_page_fragmentation_ratio"])
