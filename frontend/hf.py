@@ -14,7 +14,7 @@ from ..ir.graph import Graph
 from .captured import Captured, Progress, describe
 from .model_files import open_config, open_model
 from .quantized.permuted import gather_inputs
-from .weights import WeightSource, check_against, columns_of
+from .weights import WeightSource, check_against, columns_of, without_false_ties
 
 
 def load_hf(
@@ -33,7 +33,7 @@ def load_hf(
     source = files.source
     if has_weights:
         wanted = {v.name: v.type.concrete({}) for v in graph.params}
-        source = _named_as(wanted, source, files.config)
+        source = _named_as(wanted, without_false_ties(source, wanted), files.config)
         check_against(source, wanted)
         _refuse_integers(graph, source)
         _refuse_lost_biases(wanted, source)
@@ -100,12 +100,15 @@ def check_is_causal(config: Any, where: str) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     made_for = ", ".join(getattr(config, "architectures", None) or [])
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING or (made_for and not _is_lm(made_for)):
+    model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if model is None or not _is_lm(made_for or model.__name__, model.__name__):
         raise FrontendError(
             f"{where}: expected a causal language model, got {made_for or config.model_type} "
             "(encoders, encoder-decoders and classifiers generate no text)"
         )
 
 
-def _is_lm(architectures: str) -> bool:
-    return any(kind in architectures for kind in ("CausalLM", "LMHead", "ConditionalGeneration"))
+def _is_lm(architectures: str, model: str) -> bool:
+    """``model``, transformers' own for the type, has a name of another kind for a few types."""
+    kinds = (model, "CausalLM", "LMHead", "ConditionalGeneration")
+    return any(kind in architectures for kind in kinds)

@@ -8,7 +8,7 @@ file, hence read-only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..errors import FrontendError
 from ..ir.quantized import Quantized
 
+_EMBEDDING = "embed_tokens.weight"
 FLOAT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 
@@ -122,10 +123,24 @@ def notes_of(source: WeightSource) -> tuple[str, ...]:
 
 def tie_embedding(source: WeightSource, tied: bool) -> WeightSource:
     """Let ``lm_head.weight`` be the token embedding when the model's config ties the two."""
-    embeddings = [name for name in source.names() if name.endswith("embed_tokens.weight")]
+    embeddings = [name for name in source.names() if name.endswith(_EMBEDDING)]
     if not tied or len(embeddings) != 1:
         return source
     return AliasedSource(source, {"lm_head.weight": embeddings[0]})
+
+
+def without_false_ties(source: WeightSource, wanted: Iterable[str]) -> WeightSource:
+    """``source`` without second names if the model has its head beside its embedding.
+
+    A model that ties its head has one parameter for both names. Some hold it apart whatever the
+    config says, and most configs say "tied" by default.
+    """
+    if isinstance(source, AliasedSource):
+        own = set(wanted)
+        has_embedding = any(name.endswith(_EMBEDDING) for name in own)
+        if has_embedding and own & source.aliases.keys():
+            return source.inner
+    return source
 
 
 def check_against(source: WeightSource, wanted: Mapping[str, tuple[int, ...]]) -> None:

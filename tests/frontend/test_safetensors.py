@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 from sglk.errors import FrontendError
-from sglk.frontend.hf import load_hf
+from sglk.frontend.hf import check_is_causal, load_hf
 from sglk.frontend.model_files import open_model
 from sglk.frontend.safetensors_source import open_weights
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 
 
 @pytest.fixture
@@ -225,3 +225,11 @@ def test_a_mutated_file_opens_or_is_refused(tmp_path: Path, edits: list[tuple[in
         return
     for name in source.names():
         source.read(name)
+
+
+def test_a_decoder_whose_class_has_a_name_of_another_kind_is_a_language_model() -> None:
+    config = AutoConfig.for_model("bert-generation", architectures=["BertGenerationDecoder"])
+    check_is_causal(config, "here")
+    config.architectures = ["BertGenerationEncoder"]
+    with pytest.raises(FrontendError, match="here: expected a causal language model, got Bert"):
+        check_is_causal(config, "here")

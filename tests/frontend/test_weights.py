@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from sglk.errors import FrontendError
 from sglk.frontend.safetensors_source import SafetensorsSource, open_weights
-from sglk.frontend.weights import WeightSource, check_against, tie_embedding
+from sglk.frontend.weights import WeightSource, check_against, tie_embedding, without_false_ties
 
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 
@@ -56,3 +56,11 @@ def test_tying_wins_over_a_stored_copy(source: SafetensorsSource) -> None:
     assert sorted(tied.names()) == sorted([EMBED, NORM, HEAD])
     assert tied.info(HEAD).alias_of == EMBED and tied.info(EMBED).alias_of is None
     assert tie_embedding(source, tied=False) is source
+
+
+def test_a_head_that_the_model_holds_apart_is_its_own(source: SafetensorsSource) -> None:
+    tied = tie_embedding(source, tied=True)
+    assert without_false_ties(tied, [EMBED, NORM]) is tied
+    assert without_false_ties(tied, [HEAD, NORM]) is tied, "the head's name came first"
+    apart = without_false_ties(tied, ["decoder.embed_tokens.weight", NORM, HEAD])
+    np.testing.assert_array_equal(apart.read(HEAD), np.zeros((8, 4), np.float32))
