@@ -89,7 +89,7 @@ class KVCache:
         if full == start or not self.is_cached(request):
             return
         assert request.node is not None
-        keys = request.page_keys(self.page_size, full)[start:]
+        keys = request.page_keys(self.page_size, full, start)
         request.node, kept = self.tree.insert(request.node, keys, request.pages[start:full])
         request.replace_pages(start, kept)
         request.num_published = full

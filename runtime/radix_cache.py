@@ -105,9 +105,7 @@ class RadixCache:
         if done < len(keys):
             self._pool.publish(pages[done:])
             end = self._append(node, end, list(keys[done:]), list(pages[done:]))
-        if end is not node:
-            self._lock(end)
-            self.unlock(node)
+        self._lock(end, below=node)
         return end, [*kept, *pages[done:]]
 
     def unlock(self, node: Node) -> None:
@@ -172,10 +170,14 @@ class RadixCache:
             if node.first_keys != sorted(node.children):
                 raise AssertionError("radix cache: the sorted keys are not those of the children")
 
-    def _lock(self, node: Node) -> None:
-        """Protect the path from the root to ``node``."""
+    def _lock(self, node: Node, below: Node | None = None) -> None:
+        """Protect the path to ``node`` from the root, or from ``below``, which is locked already.
+
+        A lock that moves down costs what it moves: where many requests say the same, each of their
+        pages is a node, and the way to the root as long as the answer.
+        """
         step: Node | None = node
-        while step is not None:
+        while step is not None and step is not below:
             if step.locks == 0:
                 self.num_evictable -= len(step.pages)
             step.locks += 1

@@ -158,7 +158,7 @@ class Request:
     """
 
     __slots__ = (
-        "_keys", "_tokens", "arrival", "arrival_step", "arrived_at", "bound_step",
+        "_keys", "_latest", "_tokens", "arrival", "arrival_step", "arrived_at", "bound_step",
         "finish_reason", "id",
         "last_token", "max_total", "namespace", "node", "num_cached", "num_computed", "num_matched",
         "num_preemptions", "num_prompt", "num_published", "num_slots", "num_tokens", "page_row",
@@ -179,6 +179,7 @@ class Request:
         _check_int("priority", priority, -MAX_PRIORITY, MAX_PRIORITY, "lower is more urgent")
         self.id = id
         self._tokens = np.array(prompt, dtype=np.int32)
+        self._latest: list[int] = []
         self.num_prompt = self.num_tokens = len(self._tokens)
         self.last_token = int(self._tokens[-1]) if self.num_prompt else -1
         self.max_total = self.num_prompt + max_new
@@ -217,6 +218,7 @@ class Request:
     @property
     def tokens(self) -> NDArray[np.int32]:
         """Prompt and answer so far (a view)."""
+        self._gather()
         return self._tokens[: self.num_tokens]
 
     @property
@@ -225,14 +227,21 @@ class Request:
         return self.num_tokens - self.num_computed
 
     def append(self, token: int) -> None:
-        """Add a generated token."""
-        if self.num_tokens == len(self._tokens):
-            grown = np.zeros(min(2 * self.num_tokens, self.max_total), dtype=np.int32)
-            grown[: self.num_tokens] = self._tokens
-            self._tokens = grown
-        self._tokens[self.num_tokens] = token
-        self.last_token = token
+        """Add a generated token, or one that is known by its place in a step in flight only."""
         self.num_tokens += 1
+        self.last_token = token
+        self._latest.append(token)
+
+    def _gather(self) -> None:
+        """Move the latest tokens, one by one in a list, to the others; one in flight also stays."""
+        if not self._latest:
+            return
+        if self.num_tokens > len(self._tokens):
+            grown = np.zeros(min(2 * self.num_tokens, self.max_total), dtype=np.int32)
+            grown[: len(self._tokens)] = self._tokens
+            self._tokens = grown
+        self._tokens[self.num_tokens - len(self._latest) : self.num_tokens] = self._latest
+        del self._latest[: len(self._latest) - self.num_in_flight]
 
     @property
     def num_in_flight(self) -> int:
@@ -241,7 +250,7 @@ class Request:
 
     def land(self, token: int) -> None:
         """The newest token, appended as a place, is known."""
-        self._tokens[self.num_tokens - 1] = self.last_token = token
+        self.last_token = self._latest[-1] = token
 
     def add_pages(self, pages: Sequence[Page]) -> None:
         """Take pages for the tokens that follow."""
@@ -269,14 +278,15 @@ class Request:
         self.num_computed = self.num_published = self.num_slots = 0
         self.node = None
 
-    def page_keys(self, page_size: int, count: int) -> list[bytes]:
-        """The tokens of the first ``count`` whole pages, one key per page."""
+    def page_keys(self, page_size: int, count: int, start: int = 0) -> list[bytes]:
+        """The tokens of the whole pages ``start..count-1``, one key per page."""
         have = len(self._keys)
         if have < count:
+            self._gather()
             data = self._tokens[have * page_size : count * page_size].tobytes()
             width = page_size * self._tokens.itemsize
             self._keys.extend(data[at : at + width] for at in range(0, len(data), width))
-        return self._keys[:count]
+        return self._keys[start:count]
 
 
 def _listed(where: str, values: object) -> Iterable[object]:

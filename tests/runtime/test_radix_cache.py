@@ -219,3 +219,22 @@ def test_unlocking_an_unlocked_path_is_our_bug() -> None:
     tree.unlock(node)
     with pytest.raises(AssertionError, match="not locked"):
         tree.unlock(node)
+
+
+def test_a_lock_that_moves_down_touches_only_the_nodes_it_moves_over() -> None:
+    pool = PagePool(20)
+    tree = RadixCache(pool)
+    ends = [tree.acquire([])[0], tree.acquire([])[0]]
+    for step in range(4):  # both say the same, so each page becomes a node
+        for place, end in enumerate(ends):
+            pages = pool.allocate(1)
+            assert pages is not None
+            ends[place], _ = tree.insert(end, [bytes([step])], pages)
+    above = ends[0].parent
+    assert above is not None
+    del above.locks  # whoever walks on to the root trips over this
+    pages = pool.allocate(2)
+    assert pages is not None
+    end, _ = tree.insert(ends[0], [b"x"], pages[:1])
+    tree.insert(ends[1], [b"y"], pages[1:])
+    assert (end.locks, ends[0].locks) == (1, 2)
