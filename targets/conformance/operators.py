@@ -19,6 +19,7 @@ from ...ir.graph import Graph, Node, Value
 from ...ir.interpret import interpret
 from ...ir.op import Array
 from ...ir.rewrite import clone
+from ...ir.target import Target
 from ...passes.select_rows import HOST_OPS, HOST_ROW
 from ..device import Executable
 from ..table import OperatorRow
@@ -182,6 +183,12 @@ class _Program:
         name = self.trials[number].case.op.name
         return next(n for n in self.graph.nodes[self.starts[number] :] if n.op.name == name)
 
+    def tolerance(self, number: int, target: Target) -> float:
+        """By the types of a case, or more where its row says so."""
+        trial = self.trials[number]
+        slack = trial.row.slack(self.node(number), target) if trial.row else 0.0
+        return max(slack, tolerance_of(trial.case.types) if trial.case.types else 0.0)
+
     @property
     def forced(self) -> dict[Node, OperatorRow]:
         rows = enumerate(trial.row for trial in self.trials)
@@ -221,7 +228,7 @@ def _run(chip: Chip, trials: Sequence[Trial]) -> Iterator[Outcome]:
     with artifact, chip.loaded(artifact) as executable:
         for size in SIZES:
             inputs = program.draw(rng, size, weights=False)
-            for number, reason in _differences(program, executable, params, inputs, size):
+            for number, reason in _differences(chip, program, executable, params, inputs, size):
                 reasons.setdefault(number, f"n = {size}: {reason}")
     for number, trial in enumerate(trials):
         reason = reasons.get(number, "")
@@ -229,6 +236,7 @@ def _run(chip: Chip, trials: Sequence[Trial]) -> Iterator[Outcome]:
 
 
 def _differences(
+    chip: Chip,
     program: _Program,
     executable: Executable,
     params: Mapping[str, Array],
@@ -240,16 +248,12 @@ def _differences(
     border = {name: at_border(array, types[name]) for name, array in inputs.items()}
     got = executable.run("forward", border)
     for number, results in enumerate(program.results):
-        tolerance = _tolerance(program.trials[number].case)
+        tolerance = program.tolerance(number, chip.target)
         for value in results:
             reference = np.asarray(next(wanted))
             array = from_border(got[value.name], value.type.dtype)
             if reason := difference(array, reference, tolerance):
                 yield number, f"{value.type}: {reason}"
-
-
-def _tolerance(case: Case) -> float:
-    return tolerance_of(case.types) if case.types else 0.0
 
 
 def at_border(array: Array, dtype: DType) -> NDArray[Any]:

@@ -18,6 +18,8 @@ from ..packing import ROW_GRANULES, Packed
 from ..tilec import KernelCache
 from .build import build_libraries
 from .compile import lower
+from .device.arch import best_of
+from .device.cuda_driver import capability_here
 from .device.plan_file import to_bytes
 from .device.program_code import encode
 from .entries import add_entries, add_entries_of, expand
@@ -72,8 +74,15 @@ class CudaBackend:
         return {program.entry: to_bytes(encode(program))}
 
     def why_not_here(self, choices: Choices) -> str:
-        """The self-test needs a GPU: it is left to ``sglk verify`` on the machine that has one."""
-        return "it needs a GPU (run sglk verify there)"
+        """Without a GPU the self-test is left to ``sglk verify`` on the machine that has one."""
+        capability = capability_here()
+        if capability is None:
+            return "it needs a GPU (run sglk verify there)"
+        isas = [chip.isa for chip in chips_named(choices.arches)]
+        if best_of(isas, capability) is None:
+            major, minor = capability
+            return f"the GPU here is sm_{major}{minor}, the kernels are for {', '.join(isas)}"
+        return ""
 
 
 def open_backend() -> CudaBackend:

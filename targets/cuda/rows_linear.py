@@ -55,6 +55,8 @@ SHORT_ROW = 2048
 """Numbers of a row up to which a GEMV normalizes it at next to no cost, where nobody measured."""
 FP8_SECONDS = 1.0e-6
 """What it costs to make fp8 of rows, on average: as a norm writes them, or in a launch of 2 µs."""
+FP8_SLACK = 0.06
+"""Of the largest result; 0.031 was seen in 2,000."""
 
 
 def accepts(node: Node, target: Target) -> str:
@@ -82,6 +84,14 @@ def accepts_form(node: Node, target: Target) -> str:
     if w.dtype.form.is_float and int(w.shape[1]) > MAX_ROW:
         return f"expected rows of at most {MAX_ROW} elements, got {w}"
     return "" if not op.has_side else "no kernel for activations with scales or sums"
+
+
+def fp8_slack(node: Node, target: Target) -> float:
+    """Rows become e4m3 beside such weights: about 2.5 % (relative L2), in a gated product twice."""
+    form = node.inputs[1].type.dtype.form
+    if form is None or not form.is_float:
+        return 0.0
+    return 2 * FP8_SLACK if isinstance(node.op, GatedLinear) else FP8_SLACK
 
 
 def emit_linear(node: Node, ctx: Lowering) -> None:
@@ -291,10 +301,10 @@ ROWS = (
     OperatorRow("gated_linear", "triton-gated-product", "triton", 20, accepts, emit_gated),
     OperatorRow(
         "linear", "triton-quantized-product", "triton", 20, accepts_form, emit_linear,
-        why="reads weights of few bits as they are stored",
+        why="reads weights of few bits as they are stored", slack=fp8_slack,
     ),
     OperatorRow(
         "gated_linear", "triton-quantized-gated", "triton", 20, accepts_form, emit_gated,
-        why="reads weights of few bits as they are stored",
+        why="reads weights of few bits as they are stored", slack=fp8_slack,
     ),
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sympy
 
-from ...ir.dim import Dim, as_dim
+from ...ir.dim import Dim, as_dim, prod
 from ...ir.dtype import BF16, F32
 from ...ir.graph import Node, Value
 from ...ir.ops.norm import AddRmsNorm, LayerNorm, RmsNorm
@@ -47,7 +47,8 @@ def emit_embedding(node: Node, ctx: Lowering) -> None:
 
 def emit_gather_rows(node: Node, ctx: Lowering) -> None:
     x, rows = node.inputs
-    _gather(ctx, ctx.memory(x), node, rows.type.size, int(as_dim(x.type.size / x.type.shape[0])))
+    plain = ctx.weight(x, "row", x.type.dtype.name) if ctx.is_static(x) else ctx.memory(x)
+    _gather(ctx, plain, node, rows.type.size, int(prod(x.type.shape[1:])))
 
 
 def _gather(ctx: Lowering, table: Operand, node: Node, rows: object, k: int) -> None:

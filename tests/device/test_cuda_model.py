@@ -19,7 +19,7 @@ from sglk.targets.cuda.device.cuda_driver import CudaDriver
 from sglk.targets.cuda.device.device import CudaDevice
 from sglk.targets.device import StepBatch
 
-pytestmark = [pytest.mark.device, pytest.mark.slow]
+pytestmark = [pytest.mark.device, pytest.mark.slow, pytest.mark.xdist_group("cuda_model")]
 TOLERANCE = 3e-2
 """Relative, in L2: bf16 activations, and sums in another order in another batch."""
 

@@ -1,7 +1,7 @@
 """Cases of the matrix products for CUDA; as a program, runs them on a device and prints the faults.
 
 ``matmul_cases.py cpu`` under TRITON_INTERPRET=1 (the interpreter multiplies bf16 as if it were
-integers, so there tiles are products of f16), ``matmul_cases.py cuda`` on a GPU. Outputs are
+integers, so there tiles are products of f16); on a GPU `check_all("cuda")`. Outputs are
 poisoned, results compared with f64, a second run with the first, locks with zero.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import triton
-from sglk.targets.kernels import gemv, matmul_parts, matmul_tiles, matmul_tma, split_k
+from sglk.targets.kernels import gemv, matmul_parts, matmul_shares, matmul_tiles, matmul_tma, split_k
 
 Tensor = torch.Tensor
 
@@ -72,6 +72,15 @@ def whole_case(
     return Case(matmul_tiles.linear, m, n, k, tiles, **more)
 
 
+def share_case(
+    m: int, n: int, k: int, block: tuple[int, int, int], programs: int, **more: Any
+) -> Case:
+    tiles = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block, strict=True))
+    tiles |= {"GROUP_M": 2, "PROGRAMS": programs, "FLAT": more.pop("flat", 0)}
+    tiles["HEIGHT"] = more.pop("height", 16)
+    return Case(matmul_shares.linear, m, n, k, tiles, **more)
+
+
 SPLIT, TMA = split_k.linear, matmul_tma.linear
 GATED: dict[str, Any] = {"gated": True, "act": "silu"}
 CASES = [
@@ -101,6 +110,12 @@ CASES = [
     whole_case(130, 96, 128, (64, 64, 64), 4, bias=True, residual=True),
     whole_case(70, 136, 200, (64, 64, 64), 3, residual=True, act="relu"),
     whole_case(70, 96, 128, (64, 64, 64), 2, **GATED),
+    share_case(70, 136, 200, (64, 64, 64), 4, bias=True, residual=True),  # 4 whole, 2 shared
+    share_case(130, 136, 512, (64, 64, 64), 5, residual=True, act="relu"),  # 5 and 4
+    share_case(70, 128, 1100, (64, 64, 64), 13, height=32),  # 4 tiles of up to 5 shares
+    share_case(70, 96, 192, (64, 64, 64), 4, bias=True, **GATED),  # 4 and 2
+    share_case(130, 128, 64, (64, 64, 64), 3, out=torch.float32),  # whole tiles alone
+    share_case(64, 64, 96, (64, 64, 32), 8, residual=True),  # more programs than steps
 ]
 
 BIG = {"num_warps": 8, "num_stages": 3}
@@ -128,6 +143,10 @@ GPU_CASES = [
     whole_case(257, 1000, 1048, (128, 256, 64), 3, options=BIG, residual=True, act="silu"),
     whole_case(512, 3072, 1024, (128, 256, 64), 132, options=BIG, flat=1, bias=True, **GATED),
     whole_case(300, 1000, 1024, (128, 256, 64), 5, options=BIG, flat=1, out=torch.float32),
+    share_case(256, 4096, 4096, (128, 256, 64), 128, options=BIG, residual=True),
+    share_case(257, 1000, 1048, (128, 256, 64), 132, options=BIG, bias=True),
+    share_case(256, 9000, 1024, (128, 256, 64), 132, options=BIG, flat=1, **GATED),
+    share_case(512, 24576, 256, (128, 256, 64), 132, options=BIG, flat=1, out=torch.float32),
 ]
 
 
@@ -157,6 +176,9 @@ def inputs(case: Case, device: str, seed: int) -> dict[str, Any]:
         given |= {"x_scale": None, "w_scale": None, "w_zero": None}
     if case.kernel is matmul_tiles.linear:
         return given
+    if case.kernel is matmul_shares.linear:
+        partials = 2 * grid(case) * case.tiles["BLOCK_M"] * case.tiles["BLOCK_N"]
+        return given | {"partials": torch.full((partials,), float("nan"), device=device)}
     programs, block = grid(case), case.tiles["BLOCK_M"] * case.tiles["BLOCK_N"]
     partials = torch.full((2 * programs * block,), float("nan"), device=device)
     locks = torch.zeros(2 * programs, dtype=torch.int32, device=device)
@@ -200,8 +222,13 @@ def grid(case: Case) -> int:
         return int(tiles["PROGRAMS"])
     if case.kernel is gemv.linear:
         return -(-case.n // int(tiles["BLOCK_N"]))
-    outputs = tiles["BLOCK_N"] // (2 if case.gated else 1)
-    return int(-(-case.m // tiles["BLOCK_M"]) * -(-case.n // outputs) * tiles["SPLITS"])
+    tall = -(-case.m // tiles["BLOCK_M"])
+    return int(tall * -(-case.n // outputs_of(case)) * tiles["SPLITS"])
+
+
+def outputs_of(case: Case) -> int:
+    """Outputs of a tile."""
+    return int(case.tiles["BLOCK_N"]) // (2 if case.gated else 1)
 
 
 def launch(case: Case, given: dict[str, Any]) -> None:
@@ -211,7 +238,20 @@ def launch(case: Case, given: dict[str, Any]) -> None:
     if "w_zero" in given:
         constants |= {"FORM": "same", "GROUP": 0}
     constants |= case.tiles
-    case.kernel[(grid(case),)](**given, **constants, **case.options)
+    if case.kernel is matmul_shares.linear:
+        launch_shares(case, given, constants)
+    else:
+        case.kernel[(grid(case),)](**given, **constants, **case.options)
+
+
+def launch_shares(case: Case, given: dict[str, Any], constants: dict[str, Any]) -> None:
+    """The product, then the sums of its shares."""
+    height, flat = constants.pop("HEIGHT"), constants.pop("FLAT")
+    case.kernel[(grid(case),)](**given, **constants, FLAT=flat, **case.options)
+    tiles = -(-case.m // constants["BLOCK_M"]) * -(-case.n // outputs_of(case))
+    programs = tiles % grid(case) * constants["BLOCK_M"] // height
+    left = {name: each for name, each in given.items() if name not in ("x", "w")}
+    matmul_shares.add_shares[(max(1, programs),)](**left, **constants, HEIGHT=height)
 
 
 def check(case: Case, device: str, seed: int = 0) -> str:
@@ -233,12 +273,13 @@ def check(case: Case, device: str, seed: int = 0) -> str:
     return ""
 
 
-def check_all(device: str) -> list[str]:
-    """Every case that fits the device; the faults."""
+def check_all(device: str, share: int = 0, shares: int = 1) -> list[str]:
+    """Every case that fits the device, or one of so many shares of them; the faults."""
     cases = CASES if device == "cpu" else CASES + GPU_CASES
     if device != "cpu":  # memory for tensor maps that a kernel makes
         triton.set_allocator(lambda size, _, __: torch.empty(size, dtype=torch.int8, device=device))
-    found = ((case, check(case, device, seed)) for seed, case in enumerate(cases))
+    chosen = list(enumerate(cases))[share::shares]
+    found = ((case, check(case, device, seed)) for seed, case in chosen)
     return [f"{case}: {fault}" for case, fault in found if fault]
 
 

@@ -213,12 +213,13 @@ def check(case: Case, device: str, seed: int) -> str:
     return "locks were left set" if "locks" in given and given["locks"].any() else ""
 
 
-def check_all(device: str) -> list[str]:
-    """Every case that fits the device; the faults."""
+def check_all(device: str, share: int = 0, shares: int = 1) -> list[str]:
+    """Every case that fits the device, or one of so many shares of them; the faults."""
     cases = CASES if device == "cpu" else CASES + GPU_CASES
     if device != "cpu":  # memory for tensor maps that a kernel makes
         triton.set_allocator(lambda size, _, __: torch.empty(size, dtype=torch.int8, device=device))
-    found = ((case, check(case, device, seed)) for seed, case in enumerate(cases))
+    chosen = list(enumerate(cases))[share::shares]
+    found = ((case, check(case, device, seed)) for seed, case in chosen)
     return [f"{case}: {fault}" for case, fault in found if fault]
 
 

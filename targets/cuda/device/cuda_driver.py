@@ -33,6 +33,16 @@ def load_bindings() -> Any:
         ) from error
 
 
+def capability_here() -> tuple[int, int] | None:
+    """Compute capability of the first GPU that this process may use; None where there is none."""
+    try:
+        driver = CudaDriver(0)
+    except DeviceError:
+        return None
+    driver.close()
+    return driver.chip.capability
+
+
 class CudaDriver:
     """Implements `Driver` on one GPU (or MIG slice) of those that CUDA_VISIBLE_DEVICES shows."""
 
