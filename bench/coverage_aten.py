@@ -16,7 +16,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -200,12 +200,40 @@ def short(text: str) -> str:
     return text if len(text) < 160 else f"{text[:157]}..."
 
 
+def counts(tallies: Mapping[str, Tally]) -> str:
+    found = Counter(tally.verdict for tally in tallies.values())
+    return f"{len(tallies)} ops: " + ", ".join(f"{n} {v}" for v, n in found.most_common())
+
+
+def document(tallies: Mapping[str, Tally], compiled: bool) -> str:
+    """The text of docs/coverage-aten.md."""
+    tier = " --compiled" if compiled else ""
+    training = sum(tally.training for tally in tallies.values())
+    lines = [
+        "# Core ATen ops", "",
+        f"Made by `python bench/coverage_aten.py{tier} --markdown docs/coverage-aten.md`, with",
+        f"torch {torch.__version__}: torch's own sample inputs in f32, bf16, int64 and bool. What",
+        "the results mean is said in `bench/coverage_aten.py`.", "",
+        f"{counts(tallies)}.", "",
+        f"{sum(t.passed for t in tallies.values())} samples are right. Left out, since they",
+        f"overwrite an input as in training: {training} samples.", "",
+        "| op | result | samples right | refused or wrong |", "|---|---|---|---|",
+    ]  # fmt: skip
+    for name, tally in sorted(tallies.items()):
+        reasons = "; ".join([*tally.wrong, *tally.refused]).replace("|", "/")
+        lines.append(f"| {name} | {tally.verdict} | {tally.passed} | {reasons} |")
+    lines += ["", "## Not on the board", ""]
+    lines += [f"- {name}: {why}" for name, why in EXCLUDED.items()]
+    return "\n".join([*lines, ""])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ops", nargs="*", help="only these")
     parser.add_argument("--samples", type=int, default=8, help="of each dtype (default: 8)")
     parser.add_argument("--compiled", action="store_true", help="compile and run artifacts")
     parser.add_argument("--json", type=Path, help="write every tally")
+    parser.add_argument("--markdown", type=Path, help="write the page")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     names = options.ops or [name for name in core_names() if name not in EXCLUDED]
@@ -214,15 +242,16 @@ def main() -> int:
         tallies[name] = tally = try_op(name, options.samples, options.compiled)
         reason = next(iter(tally.wrong or tally.refused), "")
         print(f"{name:36} {tally.verdict:9} {tally.passed:4}  {reason}", flush=True)
-    counts = Counter(tally.verdict for tally in tallies.values())
+    print(f"\n{counts(tallies)}")
     training = sum(tally.training for tally in tallies.values())
-    print(f"\n{len(tallies)} ops: " + ", ".join(f"{n} {v}" for v, n in counts.most_common()))
     print(f"samples left out since they overwrite an input, as in training: {training}")
     print(f"left out: {', '.join(f'{name} ({why})' for name, why in EXCLUDED.items())}")
     if options.json:
         record = {n: {"verdict": t.verdict, **vars(t)} for n, t in tallies.items()}
         options.json.write_text(json.dumps(record, indent=1))
-    return 1 if counts["wrong"] else 0
+    if options.markdown:
+        options.markdown.write_text(document(tallies, options.compiled))
+    return 1 if any(tally.wrong for tally in tallies.values()) else 0
 
 
 if __name__ == "__main__":

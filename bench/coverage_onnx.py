@@ -107,10 +107,10 @@ def flat(values: list[Any]) -> list[Any]:
     return [x for v in values for x in (v if isinstance(v, list) else [v])]
 
 
-def rows_of(options: argparse.Namespace) -> Iterator[Row]:
+def rows_of(options: argparse.Namespace, compiled: bool) -> Iterator[Row]:
     for case in cases(options.suite or SUITES):
         if not options.only or any(word in case.name for word in options.only):
-            yield check(case, options.compiled)
+            yield check(case, compiled)
 
 
 def table(rows: list[Row]) -> list[str]:
@@ -145,8 +145,7 @@ def document(boards: dict[str, list[Row]]) -> str:
         "# ONNX backend tests",
         "",
         f"The tests of onnx {onnx.__version__}, made by `python bench/coverage_onnx.py --page "
-        "docs/coverage-onnx.md COMPILED.json INTERPRETED.json` from what `--json` wrote. What the "
-        "columns mean is said in `bench/coverage_onnx.py`.",
+        "docs/coverage-onnx.md`. What the columns mean is said in `bench/coverage_onnx.py`.",
     ]
     for tier, rows in boards.items():
         parts += ["", f"## {tier[:1].upper()}{tier[1:]}", "", *table(rows)]
@@ -161,11 +160,6 @@ def document(boards: dict[str, list[Row]]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def read_board(path: Path) -> tuple[str, list[Row]]:
-    record = json.loads(path.read_text())
-    return record["tier"], [Row(**row) for row in record["rows"]]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", help="tests whose names hold one of these")
@@ -173,30 +167,33 @@ def main() -> int:
     parser.add_argument("--compiled", action="store_true", help="compile and run artifacts")
     parser.add_argument("--all", action="store_true", help="print every test, not only the rest")
     parser.add_argument("--json", type=Path, help="write every row")
-    parser.add_argument("--page", type=Path, help="run nothing: a page of the JSON files named")
+    parser.add_argument("--page", type=Path, help="run both tiers and write their page")
     options = parser.parse_args()
-    if options.page:
-        options.page.write_text(document(dict(read_board(Path(name)) for name in options.only)))
-        return 0
-    return run(options)
-
-
-def run(options: argparse.Namespace) -> int:
     warnings.simplefilter("ignore")
+    boards: dict[str, list[Row]] = {}
+    for compiled in (True, False) if options.page else (options.compiled,):
+        tier = "compiled for the CPU" if compiled else "on the reference interpreter"
+        boards[tier] = run(options, compiled)
+        if options.json:
+            record = {name: [vars(row) for row in rows] for name, rows in boards.items()}
+            options.json.write_text(json.dumps(record, indent=1))
+    if options.page:
+        options.page.write_text(document(boards))
+    failed = [r for rows in boards.values() for r in rows if r.verdict in ("wrong", "error")]
+    return 1 if failed else 0
+
+
+def run(options: argparse.Namespace, compiled: bool) -> list[Row]:
     rows: list[Row] = []
-    for row in rows_of(options):
+    for row in rows_of(options, compiled):
         rows.append(row)
         if options.all or row.verdict in ("wrong", "error"):
             print(f"{row.name:60} {row.verdict:9} {short(row.reason)}", flush=True)
     print("\n".join(table(rows)))
     for verdict in ("wrong", "error", "refused", "folded"):
         for line in by_reason(rows, verdict):
-            print(f"{verdict}: {line}")
-    if options.json:
-        tier = "compiled for the CPU" if options.compiled else "on the reference interpreter"
-        record = {"tier": tier, "rows": [vars(row) for row in rows]}
-        options.json.write_text(json.dumps(record, indent=1))
-    return 1 if any(row.verdict in ("wrong", "error") for row in rows) else 0
+            print(f"{verdict}: {line}", flush=True)
+    return rows
 
 
 if __name__ == "__main__":
