@@ -215,19 +215,20 @@ def _routing_problem(scope: Scope, error: HTTPException) -> Problem:
 
 async def metrics(service: Service, client: Client) -> None:
     """GET /metrics"""
-    service.state.num_connections = service.connections()
-    model = service.model
+    state, model = service.state, service.model
     if model is not None:
-        service.state.num_in_flight = model.thread.num_live
-        service.state.num_waiting_to_send = sum(
+        thread = model.thread
+        if thread.is_alive:
+            try:  # between two steps, where nothing is half done
+                async with asyncio.timeout(_STATS_TIMEOUT):
+                    state.stats = await thread.call(lambda engine: engine.stats())
+            except TimeoutError:  # a long step: what it was planned with is what is true now
+                state.stats = thread.engine.stats()
+        state.num_in_flight = thread.num_live
+        state.num_waiting_to_send = sum(
             exchange.blocked_since is not None for exchange in service.streams
         )
-        if model.thread.is_alive:
-            try:  # fresh numbers if no step is in the way, else those of the last one
-                async with asyncio.timeout(_STATS_TIMEOUT):
-                    service.state.stats = await model.thread.call(lambda engine: engine.stats())
-            except TimeoutError:
-                pass
+    state.num_connections = service.connections()
     data = generate_latest(service.registry)
     await client.reply(200, data, [(b"content-type", CONTENT_TYPE_LATEST.encode())])
 

@@ -1,7 +1,9 @@
 """The one thread that owns the engine; the event loop talks to it through two queues.
 
 Inwards: functions that run between steps. Outwards: what the steps gave, handed to the loop with
-one wake-up however many steps and tokens came together, so a busy loop never slows the device.
+one wake-up however many steps and tokens came together, so a busy loop never slows the device:
+only where it is far behind, the next step waits a moment, once. Steps that hardly leave the
+interpreter would keep it from the loop, which gives it away with every write to a socket.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ MAX_FAILURES = 3
 STATS_INTERVAL = 0.1
 MIN_INTERVAL = 0.005
 """Seconds between deliveries to the loop: more pieces per second help nobody and cost each time."""
+FAR_BEHIND = 4 * MIN_INTERVAL
+"""Seconds after which what a step gave should have been delivered, and the longest wait for it."""
 
 
 class EngineThread:
@@ -67,6 +71,8 @@ class EngineThread:
         self._is_waking = self._is_stopping = False
         self._failures = 0
         self._delivered = 0.0
+        self._behind_since: float | None = None
+        self._caught_up = threading.Event()
         self._record: StepRecord | None = None
         self._stats_due = 0.0
         engine.on_step = self._note_step
@@ -191,6 +197,11 @@ class EngineThread:
             self._wake()
         if self.last_success >= self._stats_due:
             self._note_stats()
+        behind = self._behind_since
+        if behind is not None and self.last_success - behind > FAR_BEHIND:
+            self._behind_since = None  # so it waits once, even if the loop is stuck
+            self._caught_up.clear()
+            self._caught_up.wait(FAR_BEHIND)
         return None
 
     def _step_failed(self, error: BaseException) -> None:
@@ -245,6 +256,8 @@ class EngineThread:
     def _wake(self) -> None:
         if not self._is_waking:
             self._is_waking = True
+            if self._behind_since is None:
+                self._behind_since = time.monotonic()
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody to tell
                 self._loop.call_soon_threadsafe(self._awake)
 
@@ -275,6 +288,8 @@ class EngineThread:
             self._give(outputs, ended, touched)
         for exchange in touched:
             exchange.notify()
+        self._behind_since = time.monotonic() if self._is_waking else None
+        self._caught_up.set()
 
     def _give(self, outputs: list[Output], ended: float, touched: dict[Exchange, None]) -> None:
         """What a step that ended then gave, to its answers; for most tokens there is no more."""

@@ -8,8 +8,11 @@ import platform
 import socket
 import subprocess
 import sys
-from types import FrameType
+import threading
+from types import FrameType, SimpleNamespace
 from typing import Any
+
+from sglk.runtime.server.engine_thread import FAR_BEHIND
 
 BODY: Any = {"model": "test", "prompt": "hello", "max_tokens": 2000, "temperature": 0}
 SMALL_BUFFER = 2048
@@ -92,3 +95,34 @@ def test_the_heap_of_a_server_keeps_fixed_sizes() -> None:
     code = "from sglk.runtime.server.memory import keep_heap_flat; print(keep_heap_flat())"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == str(platform.libc_ver()[0] == "glibc")
+
+
+def test_metrics_are_true_in_the_middle_of_a_long_step(make_server: Any) -> None:
+    server = make_server()
+    server.device.hold()
+    client = asking(server, BODY)
+    assert server.device.entered.wait(20)
+    assert server.metric("sglk_running") == server.metric("sglk_in_flight") == 1
+    client.close()
+    server.device.go()
+    until_idle(server)
+
+
+def test_a_loop_that_is_stuck_holds_the_engine_up_for_a_moment_once(make_server: Any) -> None:
+    server = make_server()
+    server.device.pace = 2 * FAR_BEHIND
+    client = asking(server, {**BODY, "max_tokens": 8})
+    server.until(lambda: server.metric("sglk_running") == 1)
+    waits: list[float] = []
+    server.service.model.thread._caught_up = SimpleNamespace(
+        clear=lambda: None, set=lambda: None, wait=waits.append
+    )
+
+    def sit_on_the_loop() -> None:
+        while server.engine.has_work:
+            threading.Event().wait(FAR_BEHIND)
+
+    server.call(sit_on_the_loop)
+    assert waits == [FAR_BEHIND]
+    until_idle(server)
+    client.close()
