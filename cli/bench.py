@@ -110,16 +110,18 @@ def run(options: argparse.Namespace) -> int:
             llm.engine.on_step = closing.enter_context(StepWriter.open(options.record_steps))
         results = [measure(llm, s, rounds) for s in scenarios]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    stored = _stored_bytes(options.artifact)
     if options.json:
         record = {
             "artifact": options.artifact,
             "load_s": load_s,
+            "stored_weight_bytes": stored,
             "peak_rss_bytes": peak,
             "scenarios": [asdict(r) for r in results],
         }
         print(json.dumps(record))
     else:
-        print("\n".join(table_lines(results, load_s, peak)))
+        print("\n".join(table_lines(results, load_s, peak, stored)))
     return 0
 
 
@@ -185,6 +187,13 @@ def _open_decoder(path: str) -> Artifact:
     return artifact
 
 
+def _stored_bytes(path: str) -> int:
+    """Bytes of weights that the file holds: what a load has to read."""
+    with Artifact.open(path) as artifact:
+        blobs = {str(w["blob"]): n for n, w in artifact.weights.items() if "blob" in w}
+        return sum(artifact.blob_bytes(name) for name in blobs.values())
+
+
 def load_options(
     path: str, scenarios: list[Scenario], device_name: str | None, threads: int | None
 ) -> dict[str, Any]:
@@ -243,7 +252,7 @@ def token_times(answers: list[Any]) -> list[list[float]]:
     return [list(itertools.accumulate(a.itl, initial=a.ttft)) for a in answers]
 
 
-def table_lines(results: list[Measured], load_s: float, peak: int) -> list[str]:
+def table_lines(results: list[Measured], load_s: float, peak: int, stored: int) -> list[str]:
     """A table for people."""
     lines = ["prompt   new  conc  shared   TTFT s    ITL ms  prefill tok/s  decode tok/s"]
     lines += [
@@ -251,4 +260,5 @@ def table_lines(results: list[Measured], load_s: float, peak: int) -> list[str]:
         f"{r.itl_s * 1e3:9.2f} {r.prefill_tokens_per_s:14.0f} {r.decode_tokens_per_s:13.0f}"
         for r in results
     ]
-    return [*lines, f"loaded in {load_s:.2f} s, peak memory {peak / 1e6:.0f} MB"]
+    rate = f" ({stored / 1e9:.2f} GB of weights, {stored / 1e9 / load_s:.2f} GB/s)" * bool(stored)
+    return [*lines, f"loaded in {load_s:.2f} s{rate}, peak memory {peak / 1e6:.0f} MB"]

@@ -6,7 +6,6 @@ may not overlap, repeat, be compressed or point outside, and both headers of a m
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import re
@@ -15,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from ...errors import ArtifactError
-from .page_in import prefer_huge_pages, start_reading
+from .page_in import prefer_huge_pages, start_caching, start_reading
 from .schema import shorten
 from .zip_layout import (
     ALIGNMENT,
@@ -69,8 +68,14 @@ class Container(Protocol):
     def view(self, name: str) -> memoryview:
         """Content of a member, read-only and without a copy."""
 
+    def read_into(self, name: str, start: int, target: memoryview) -> None:
+        """Copy a member's bytes from ``start`` on, as many as the target holds; any thread may."""
+
     def prefetch(self) -> None:
-        """Ask the system to read everything ahead, without waiting for it."""
+        """Ask the system to read everything ahead and to map it, without waiting for it."""
+
+    def read_ahead(self) -> None:
+        """Ask the system to read everything ahead, for `read_into`, without waiting for it."""
 
     def close(self) -> None:
         """Give up the file; views that are still in use keep their memory alive."""
@@ -95,10 +100,24 @@ def map_file(path: Path) -> memoryview:
         return memoryview(region)
 
 
-def _read_ahead(path: Path) -> None:
-    # Only a hint: where it fails, pages come in when they are touched.
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when another file takes a name."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read_file(path: Path, known: tuple[int, ...], at: int, target: memoryview) -> None:
+    """Copy part of a file that is still the one that was opened."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            if _identity(os.fstat(file.fileno())) != known:
+                raise ArtifactError(f"{path}: it was replaced while it was read (load it again)")
+            while target:
+                count = os.preadv(file.fileno(), [target], at)
+                if not count:
+                    raise ArtifactError(f"{path}: it ends at byte {at} (copy it again)")
+                at, target = at + count, target[count:]
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot read it: {error.strerror}") from error
 
 
 class ZipContainer:
@@ -106,6 +125,7 @@ class ZipContainer:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._identity = _identity(path.stat())
         self._map = map_file(path)
         self.manifest_sha256, start, count, self._directory_end = self._read_end()
         members = self._read_directory(start, count)
@@ -121,10 +141,19 @@ class ZipContainer:
         member = self._members[name]
         return self._map[member.data_offset : member.data_offset + member.size]
 
+    def read_into(self, name: str, start: int, target: memoryview) -> None:
+        """Copy a member's bytes from ``start`` on, as many as the target holds; any thread may."""
+        at = self._members[name].data_offset + start
+        _read_file(self.path, self._identity, at, target)
+
     def prefetch(self) -> None:
-        """Ask the system to read everything ahead, without waiting for it."""
+        """Ask the system to read everything ahead and to map it, without waiting for it."""
         if start_reading(self._map) is None:
-            _read_ahead(self.path)
+            self.read_ahead()
+
+    def read_ahead(self) -> None:
+        """Ask the system to read everything ahead, for `read_into`, without waiting for it."""
+        start_caching([self.path])
 
     def close(self) -> None:
         """Give up the file; views that are still in use keep their memory alive."""
@@ -266,6 +295,7 @@ class FolderContainer:
                 f"{path}: not an sglk artifact (expected a folder with {DIGEST_FILE})"
             )
         self._files = {name: file for name, file in self._walk() if name != DIGEST_FILE}
+        self._identities = {name: _identity(file.stat()) for name, file in self._files.items()}
         comment = COMMENT.fullmatch(digest.read_bytes())
         if comment is None:
             raise ArtifactError(f"{digest}: expected the hash of the manifest (compile again)")
@@ -294,10 +324,17 @@ class FolderContainer:
         except OSError as error:
             raise ArtifactError(f"{self._files[name]}: {error.strerror}") from error
 
+    def read_into(self, name: str, start: int, target: memoryview) -> None:
+        """Copy a member's bytes from ``start`` on, as many as the target holds; any thread may."""
+        _read_file(self._files[name], self._identities[name], start, target)
+
     def prefetch(self) -> None:
         """Ask the system to read everything ahead, without waiting for it."""
-        for file in self._files.values():
-            _read_ahead(file)
+        self.read_ahead()
+
+    def read_ahead(self) -> None:
+        """The same: files of a folder are mapped when they are asked for."""
+        start_caching(self._files.values())
 
     def close(self) -> None:
         """Give up the files; views that are still in use keep their memory alive."""

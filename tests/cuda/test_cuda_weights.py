@@ -127,7 +127,7 @@ def test_every_byte_arrives(
 
 def test_neighbours_share_a_copy_and_made_weights_are_not_overwritten() -> None:
     def piece(offset: int, size: int) -> Any:
-        return weights.Piece(offset, np.zeros(size, np.uint8))
+        return weights.Piece(offset, size, lambda target: None)
 
     near = [piece(0, 100), piece(256, 100), piece(1024, 10)]
     assert [len(lot) for lot in weights._chunks(near)] == [2, 1]
@@ -152,7 +152,7 @@ def test_a_failed_copy_waits_for_the_others_before_memory_is_freed(
 
     monkeypatch.setattr(weights._Worker, "run", run)
     monkeypatch.setattr(weights._Worker, "close", lambda worker: is_freed.set())
-    pieces = [weights.Piece(at << 20, np.zeros(8, np.uint8)) for at in range(2)]
+    pieces = [weights.Piece(at << 20, 8, lambda target: None) for at in range(2)]
     with pytest.raises(DeviceError, match="it failed"):
         weights._upload(NullDriver(), 0, pieces)
     assert freed_early == [False] and is_freed.is_set()

@@ -41,7 +41,7 @@ class CudaDevice:
                 f" got num_pages {num_pages} and max_tokens {max_tokens}"
             )
         _check_target(artifact)
-        artifact.prefetch()
+        artifact.read_ahead()
         # Making a context takes longer than reading the plans: do both at once.
         with ThreadPoolExecutor(max_workers=1) as pool, contextlib.ExitStack() as undo:
             opening = pool.submit(self._open_driver, self.index)

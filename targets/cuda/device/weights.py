@@ -1,12 +1,12 @@
-"""Weights on the device: copied from the file through pinned chunks, or made there from a seed or
+"""Weights on the device: read from the file into pinned chunks, or made there from a seed or
 from the blocks that the file holds."""
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import cast
@@ -24,7 +24,7 @@ from .memory import ALIGNMENT, DeviceMemory, aligned
 
 CHUNK_BYTES = 8 << 20
 NUM_WORKERS = 6
-"""Threads that copy from the page cache into pinned memory, each with a chunk of its own; one of
+"""Threads that read into pinned memory, each with chunks of its own; from the page cache one of
 them moves about 3 GB/s, the bus takes over 20."""
 REGION = ("weights", "")
 BLOCKS = ("blocks", "")
@@ -45,14 +45,15 @@ class Placed:
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes of the file that go to a place on the device."""
+    """Bytes that go to a place on the device; ``copy_to`` puts them into host memory."""
 
     offset: int
-    data: NDArray[np.uint8]
+    num_bytes: int
+    copy_to: Callable[[NDArray[np.uint8]], None]
 
     @property
     def end(self) -> int:
-        return self.offset + len(self.data)
+        return self.offset + self.num_bytes
 
 
 def place(artifact: Artifact, names: Iterable[str]) -> tuple[list[Placed], int]:
@@ -93,7 +94,7 @@ def load_weights(
     pieces += _expand(driver, stream, memory, programs, artifact, in_blocks, start)
     driver.synchronize(stream)
     seconds = time.perf_counter() - began
-    num_bytes = sum(len(piece.data) for piece in pieces)
+    num_bytes = sum(piece.num_bytes for piece in pieces)
     _log.info(
         "%s: weights: %.2f GB, %.2f GB from the file at %.2f GB/s, %.2f s",
         driver.where, sum(weight.num_bytes for weight in first) / 1e9, num_bytes / 1e9,
@@ -108,12 +109,25 @@ def _pieces(artifact: Artifact, weight: Placed, fillers: _Fillers, start: int) -
     if fill is not None and fillers.can_make(dtype):
         fillers.make(fill, dtype, start + weight.offset, weight.num_bytes)
         return
-    yield from _cut(weight.offset, artifact.weight(weight.name))
+    if fill is None:
+        yield from _cut(weight.offset, artifact, weight.name)
+        return
+    made = artifact.weight(weight.name)
+    for at in range(0, len(made), CHUNK_BYTES):
+        part = made[at : at + CHUNK_BYTES]
+        yield Piece(weight.offset + at, len(part), functools.partial(_copy, part))
 
 
-def _cut(offset: int, data: NDArray[np.uint8]) -> Iterator[Piece]:
-    for at in range(0, len(data), CHUNK_BYTES):
-        yield Piece(offset + at, data[at : at + CHUNK_BYTES])
+def _cut(offset: int, artifact: Artifact, name: str) -> Iterator[Piece]:
+    """The blob of a weight."""
+    size = artifact.blob_bytes(name)
+    for at in range(0, size, CHUNK_BYTES):
+        read = functools.partial(artifact.read_into, name, at)
+        yield Piece(offset + at, min(CHUNK_BYTES, size - at), read)
+
+
+def _copy(source: NDArray[np.uint8], target: NDArray[np.uint8]) -> None:
+    target[:] = source
 
 
 def _expand(
@@ -129,14 +143,14 @@ def _expand(
     offsets, end = [], 0
     for weight in weights:
         offsets.append(end)
-        end += aligned(len(artifact.weight(weight.name)))
+        end += aligned(artifact.blob_bytes(weight.name))
     if not end:
         return []
     blocks = memory.allocate(BLOCKS, end)
     pieces = [
         piece
         for weight, offset in zip(weights, offsets, strict=True)
-        for piece in _cut(offset, artifact.weight(weight.name))
+        for piece in _cut(offset, artifact, weight.name)
     ]
     _upload(driver, blocks, pieces)
     kept = [
@@ -248,9 +262,8 @@ class _Worker:
                 self._driver.wait(event)
             first, last = lot[0], lot[-1]
             for piece in lot:
-                at = pinned.address + piece.offset - first.offset
-                # Unlike NumPy's copy of small arrays, this lets the other threads run.
-                ctypes.memmove(at, piece.data.ctypes.data, len(piece.data))
+                at = piece.offset - first.offset
+                piece.copy_to(pinned.array[at : at + piece.num_bytes])
             size = last.end - first.offset
             target = self._start + first.offset
             self._driver.copy_in(target, pinned.address, size, self._stream)
