@@ -16,11 +16,13 @@ import pytest
 import tokenizers
 from numpy.typing import NDArray
 from sglk.runtime.admission import Limits
+from sglk.runtime.batch import Plan
 from sglk.runtime.engine import Engine
 from sglk.runtime.executor import Executor
 from sglk.runtime.request import Request
 from sglk.runtime.scheduler import Scheduler
 from sglk.runtime.steps import StepLoad, StepRecord
+from sglk.runtime.waiting import rank_of
 from sglk.targets.device import StepBatch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -154,6 +156,7 @@ class Bench:
             plan = self.scheduler.schedule(self.now)
         assert bool(plan.chunks) == self.scheduler.has_work
         self.check()
+        self.check_order(plan)
         load = StepLoad.of(plan)
         seconds = 1 + load.prefill_tokens / 64
         self.prefilled.append(load.prefill_tokens)
@@ -184,6 +187,21 @@ class Bench:
         pool = self.scheduler.kv.pool
         assert pool.num_free + pool.num_cached + pool.num_held == pool.total
         self.device.poison(pool.free_numbers())
+
+    def check_order(self, plan: Plan) -> None:
+        """Prompts take the step's tokens by rank: who goes short ranks behind those served."""
+        served = {chunk.request.id: chunk for chunk in plan.chunks}
+        step, aging = self.scheduler.num_steps, self.limits.aging_steps
+        for request in self.scheduler.running.values():
+            chunk = served.get(request.id)
+            if chunk is None:
+                ahead = plan.chunks[plan.num_decoding :]
+            elif chunk.is_last or request in plan.admitted:
+                continue
+            else:
+                ahead = plan.chunks[plan.num_decoding : plan.chunks.index(chunk)]
+            rank = rank_of(request, step, aging)
+            assert all(rank_of(each.request, step, aging) < rank for each in ahead)
 
     def run_until(self, is_enough: Callable[[], bool]) -> None:
         while not is_enough():
