@@ -59,3 +59,20 @@ class Live:
     text: AnswerText | None
     timing: Timing
     logprob: TokenLogprob | None = None
+
+
+class Lives(dict[str, Live]):
+    """Those under way by id, and apart which of them may want more than their likeliest token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.special: dict[str, Live] = {}
+
+    def __setitem__(self, id: str, live: Live) -> None:
+        super().__setitem__(id, live)
+        if not live.row.is_simple:
+            self.special[id] = live
+
+    def __delitem__(self, id: str) -> None:
+        super().__delitem__(id)
+        self.special.pop(id, None)

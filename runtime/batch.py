@@ -89,11 +89,11 @@ class BatchBuffers:
         """The step's arrays for these chunks, in their order; valid until the next call."""
         chunks, num_decoding = plan.chunks, plan.num_decoding
         seqs = len(chunks)
-        requests, starts, ends, _ = zip(*chunks, strict=True)
+        requests, _, ends, _ = zip(*chunks, strict=True)
         self._seq_lens[:seqs] = ends
         self._fill_table(requests, self._seq_lens[:seqs], num_decoding)
         if num_decoding:
-            self._fill_decoding(requests[:num_decoding], starts[:num_decoding])
+            self._fill_decoding(requests[:num_decoding])
         self._query_start[:num_decoding] = self._counting[:num_decoding]
         self._logit_rows[:num_decoding] = self._counting[:num_decoding]
         at = rows = num_decoding
@@ -121,11 +121,11 @@ class BatchBuffers:
         slots[:] = [request.slot.number for request in requests if request.slot is not None]
         return slots
 
-    def _fill_decoding(self, requests: Sequence[Request], starts: Sequence[int]) -> None:
+    def _fill_decoding(self, requests: Sequence[Request]) -> None:
         """One token each, from plain numbers: much faster than an array access per request."""
         size, count = self._page_size, len(requests)
         positions, slots = self._positions[:count], self._slots[:count]
-        positions[:] = starts
+        np.subtract(self._seq_lens[:count], 1, out=positions)
         self._token_ids[:count] = [request.last_token for request in requests]
         columns = positions // size
         within = positions - columns * size

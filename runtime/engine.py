@@ -24,14 +24,14 @@ from concurrent.futures import ThreadPoolExecutor
 from ..errors import RequestError, SglkError
 from ..targets.device import Logits
 from .admission import Limits
-from .answer import Live, Output, Timing
+from .answer import Live, Lives, Output, Timing
 from .audit import CacheAudit
 from .batch import Plan
 from .deadlines import Deadlines
 from .executor import Executor
 from .request import FinishReason, Request, SamplingParams, Status
 from .request_checks import Ids, check_params, checked_prompt
-from .run_ahead import Flight, as_sampled_rows, changes_of
+from .run_ahead import Flight, as_sampled_rows, changes_of, likeliest_rows
 from .sampler import RowState, sample
 from .scheduler import Event, Scheduler
 from .stats import Stats
@@ -74,7 +74,7 @@ class Engine:
         self._executor = executor
         self.executable = executor.executable
         self.vocab_size = executor.executable.vocab_size
-        self._live: dict[str, Live] = {}
+        self._live = Lives()
         self._ready: list[Output] = []
         self._flight: Flight | None = None
         self._landed = 0.0
@@ -166,16 +166,15 @@ class Engine:
     def _schedule(self, started: float) -> Plan:
         plan = self.scheduler.schedule(started)
         self.wait_until = plan.wait_until
-        if plan.chunks or plan.wait_until is not None or self._flight is not None:
-            return plan
-        if self.scheduler.has_work:
+        is_idle = not plan.chunks and plan.wait_until is None and self._flight is None
+        if is_idle and self.scheduler.has_work:
             raise AssertionError("scheduler: there is work, but the plan is empty")
         return plan
 
     def abort(self, request_id: str) -> bool:
         """Drop a request in any state and free its pages at once; False if it has ended already."""
-        live = self._live.pop(request_id, None)
-        if live is not None:
+        if live := self._live.get(request_id):
+            del self._live[request_id]
             self._note_end(live, "abort", self.clock())
         return self.scheduler.abort(request_id)
 
@@ -227,7 +226,7 @@ class Engine:
     def _can_run_ahead(self) -> bool:
         """Whether every token can be chosen without the host seeing its logits."""
         can_run, can_change = self._executor.can_run_ahead, self._executor.can_choose_later
-        rows = (live.row for live in self._live.values())
+        rows = (live.row for live in self._live.special.values())
         return can_run and not self._audit and not any(r.needs_logits(can_change) for r in rows)
 
     def _run_ahead(self, started: float) -> None:
@@ -235,9 +234,11 @@ class Engine:
         plan = self._schedule(started)
         flight, following, is_open = self._flight, None, False
         if plan.chunks:
-            following = Flight(plan, [self._live[r.id] for r in plan.sampled], started)
-            is_open = any(live.row.changes_logits for live in following.rows)
-            self._executor.submit(plan, None if is_open else as_sampled_rows(following))
+            rows = [self._live[request.id] for request in plan.sampled]
+            following = Flight(plan, rows, started)
+            is_open = bool(self._live.special) and any(v.row.changes_logits for v in rows)
+            how = as_sampled_rows(rows) if self._live.special else likeliest_rows(len(rows))
+            self._executor.submit(plan, None if is_open else how)
             for request in plan.admitted:
                 self._live[request.id].timing.started = started
         self._flight = following
@@ -254,7 +255,7 @@ class Engine:
         for row, reason in failures.items():
             self._end(flight.rows[row], "error", self.clock(), str(reason))
         try:
-            self._executor.choose(as_sampled_rows(flight), changes)
+            self._executor.choose(as_sampled_rows(flight.rows), changes)
         except SglkError as error:
             self._lose(flight, str(error))
             raise
@@ -270,9 +271,8 @@ class Engine:
         now = self.clock()
         for row, live in enumerate(flight.rows):
             if ids[row] < 0 and live.request.status is not Status.FINISHED:
-                self._end(
-                    live, "error", now, f"step: expected finite logits, got none in row {row}"
-                )
+                reason = f"step: expected finite logits, got none in row {row}"
+                self._end(live, "error", now, reason)
         events = self.scheduler.land(flight.plan, ids)
         self._num_generated += len(events)
         self._ready += self._outputs(events, now)
@@ -330,13 +330,13 @@ class Engine:
         lives, new = self._live, tuple.__new__
         for request, token, reason in events:
             live = lives[request.id]
-            live.row.append(token)
-            timing, error = live.timing, None
+            row, timing, error = live.row, live.timing, None
+            row.append(token)
             timing.last_token = now
             if timing.first_token is None:
                 timing.first_token = now
-            if reason is None and live.row.mask is not None:
-                reason, error = self._advance_mask(live.row.mask, token)
+            if reason is None and row.mask is not None:
+                reason, error = self._advance_mask(row.mask, token)
             text = ""
             if live.text is not None:
                 if reason is None or token not in request.stop_ids:

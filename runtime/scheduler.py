@@ -145,19 +145,32 @@ class Scheduler:
         steps in order.
         """
         self.num_steps += 1
+        size, running = self.kv.page_size, Status.RUNNING
         row = 0
         for chunk in plan.chunks:
-            if self._compute(chunk) and chunk.is_last:
-                chunk.request.append(place_of(row))
-            row += chunk.is_last
+            request, start, end, is_last = chunk
+            # decoding within a page, in place: this runs for every token
+            is_quick = end - start == 1 and end % size and request.num_computed == start
+            if is_quick and request.status is running:
+                request.num_computed = end
+                if is_last:
+                    request.append(place_of(row))
+            elif self._compute(chunk) and is_last:
+                request.append(place_of(row))
+            row += is_last
 
     def land(self, plan: Plan, sampled: Sequence[int]) -> list[Event]:
         """The tokens of an advanced step; requests that ended meanwhile are left alone."""
-        events = []
+        events: list[Event] = []
+        finished, new = Status.FINISHED, tuple.__new__
         for request, token in zip(plan.sampled, sampled, strict=True):
-            if request.status is not Status.FINISHED:
-                request.land(token)
+            if request.status is finished:
+                continue
+            request.land(token)
+            if token in request.stop_ids or request.num_tokens >= request.max_total:
                 events.append(self._event(request, token))
+            else:
+                events.append(new(Event, (request, token, None)))
         return events
 
     def observe(self, record: StepRecord) -> None:
