@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from sglk.bench.tiny_config import FIRST_ID, VOCAB, tiny_config
+from sglk.bench.tiny_config import FIRST_ID, VOCAB, default_config, tiny_config
 from sglk.errors import SglkError
 from sglk.frontend.capture import quiet
 from sglk.ir.graph import Graph, Value
@@ -99,6 +99,8 @@ def reference(model_type: str) -> tuple[Any, dict[str, np.ndarray]]:
     try:
         model = random_model(tiny_config(model_type))
     except Exception as error:  # transformers raises what it likes about a configuration
+        if (fault := default_fault(model_type)) and not isinstance(error, ImportError):
+            raise Excluded(f"transformers builds none from its own default: {fault}") from error
         raise Unbuilt(f"{type(error).__name__}: {error}") from error
     try:
         logits = {name: logits_of(model, ids_of(name)) for name in PROMPTS}
@@ -108,6 +110,19 @@ def reference(model_type: str) -> tuple[Any, dict[str, np.ndarray]]:
         raise Unbuilt(f"{type(error).__name__}: {error}") from error
     _expect_left_to_right(model, logits["c"])
     return model, logits
+
+
+def default_fault(model_type: str) -> str:
+    """Why the type's own default configuration gives no model, or ""."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            auto: Any = AutoModelForCausalLM
+            auto.from_config(default_config(model_type))
+    except Exception as error:  # noqa: BLE001 - as above
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def ids_of(name: str) -> np.ndarray:

@@ -11,6 +11,7 @@ more experts than are chosen, groups of experts, heads in groups.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,7 @@ FIRST_ID = 32
 RULES: tuple[tuple[str, int], ...] = (
     (r"(decoder_|unpadded_)?vocab_size(_per_layer_input)?", VOCAB),
     (r"(hidden|embedding|text_hidden|backbone_hidden|attention_hidden)_size", HIDDEN),
+    (r"hidden_size_global|adapter_(in|out)_dim|adapter_input_size", HIDDEN),
     (r"d_model|n_embd|dim_model|lru_width|emb_dim|word_embed_proj_dim|ple_embed_dim", HIDDEN),
     (r"hidden_size_per_layer_input", HEAD_DIM),
     (r"(\w+_)?(num_attention_heads|attention_heads)|n_heads?|num_heads|index_n_heads", HEADS),
@@ -36,7 +38,8 @@ RULES: tuple[tuple[str, int], ...] = (
     (r"num_experts_per_tok(en)?|moe_topk|moe_k|top_k|top_k_experts|n_group|num_expert_group", 4),
     (r"topk_group", 2),
     (r"original_max_position_embeddings", CONTEXT // 2),
-    (r"sliding_window(_size)?|window_size|attention_window_size|attention_chunk_size", WINDOW),
+    (r"attention_chunk_size", CONTEXT),
+    (r"sliding_window(_size)?|window_size|attention_window_size", WINDOW),
     (r"local_attention(_window_len)?|local_window_size", WINDOW),
     (r"n_groups", 2),
     (r"mamba_n_heads|n_mamba_heads|mamba_num_heads", 8),
@@ -45,6 +48,7 @@ RULES: tuple[tuple[str, int], ...] = (
     (r"attn_layer_period|expert_layer_period|layer_group_size|global_attn_every_n_layers", 2),
     (r"num_kv_shared_layers|num_nextn_predict_layers", 0),
     (r"image_size|patch_size", 16),
+    (r"\w+_hash_byte_group_vocab|ngram_vocab_size_base", VOCAB),
 )
 CONTEXTS = re.compile(
     r"max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence_length|model_max_length|"
@@ -52,10 +56,15 @@ CONTEXTS = re.compile(
 )
 UNSET = {"head_dim": HEAD_DIM, "num_key_value_heads": 2, "num_experts_per_tok": 4, "n_group": 4}
 UNSET |= {"topk_group": 2, "n_routed_experts": 16, "n_shared_experts": 1}
+UNSET |= {"indexer_n_heads": HEADS, "indexer_kv_heads": 1, "indexer_head_dim": HEAD_DIM}
+UNSET |= {"indexer_budget": CONTEXT, "indexer_compress_ratio": 4, "clip_qkv": 2}
 """What a default leaves open and some models cannot be built without."""
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 LAYER_COUNTS = re.compile(
     r"(num_|n_)(hidden_|encoder_|decoder_)?layers?|n_layers?|(de|en)coder_layers"
 )
+PARTS = re.compile(r"n_\w+_layers")
+"""Parts of a model by their layers, if they add up."""
 TOKENS = re.compile(r"\w+_token_(id|index)|token_id|eod_token_id")
 KNOWN_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 _PATTERNS = tuple((re.compile(pattern), size) for pattern, size in RULES)
@@ -70,30 +79,34 @@ def causal_types() -> list[str]:
 
 def tiny_config(model_type: str) -> Any:
     """The shrunken default configuration; a decoder where the type can be one or not."""
-    from transformers import AutoConfig
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    auto: Any = AutoConfig
-    default = auto.for_model(model_type)
+    default = default_config(model_type)
     changes = shrink(default)
     if "is_decoder" in default.to_dict():
         changes["is_decoder"] = True
     if languages := getattr(default, "languages", None):
         changes["default_language"] = languages[0]
-    return CONFIG_MAPPING[model_type](**changes)
+    return type(default)(**changes)
+
+
+def default_config(model_type: str) -> Any:
+    from transformers import AutoConfig
+
+    auto: Any = AutoConfig
+    return auto.for_model(model_type)
 
 
 def shrink(default: Any) -> dict[str, Any]:
     """Attributes to build the same kind of configuration with, only smaller."""
     subs = {n: getattr(default, n) for n in getattr(default, "sub_configs", {})}
-    plain = {k: v for k, v in default.to_dict().items() if k not in subs and k in vars(default)}
+    kept = vars(default)  # `to_dict` may say a value otherwise
+    plain = {k: kept[k] for k in default.to_dict() if k not in subs and k in kept}
     changes: dict[str, Any] = {n: shrink(sub) for n, sub in subs.items() if sub is not None}
     layers = _layers(plain)
     for name, value in plain.items():
         new = _shrunk(name, value, plain, layers)
         if new != value:
             changes[name] = new
-    return changes | _mixers(plain)
+    return changes | _mixers(plain) | _parts(plain, layers) | _positions(plain, changes)
 
 
 def _mixers(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,6 +119,32 @@ def _mixers(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _parts(plain: Mapping[str, Any], layers: list[int]) -> dict[str, int]:
+    """One layer for each part of a model, the rest for the second, which may be run in a loop."""
+    parts = _named_parts(plain)
+    sizes = dict.fromkeys(parts, 1)
+    return sizes | {parts[1]: len(layers) - len(parts) + 1} if parts else {}
+
+
+def _named_parts(plain: Mapping[str, Any]) -> list[str]:
+    parts = {k: v for k, v in plain.items() if PARTS.fullmatch(k) and isinstance(v, int)}
+    count = next((v for k, v in plain.items() if _counts_layers(k, v)), 0)
+    return list(parts) if len(parts) > 1 and sum(parts.values()) == count else []
+
+
+def _positions(plain: Mapping[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """What positions are made of: rotations that defaults leave out, by kind of layer or in a part
+    of the configuration; factors of an axial table, which make up the width and the context."""
+    found: dict[str, Any] = {}
+    if plain.get("rope_parameters") == {} and plain.get("layer_types"):
+        found["rope_parameters"] = {kind: dict(ROPE) for kind in set(plain["layer_types"])}
+    if "attn_config" in changes and "rope_parameters" in plain:
+        found["attn_config"] = {**changes["attn_config"], "rope_theta": ROPE["rope_theta"]}
+    if "axial_pos_shape" in plain:
+        found |= {"axial_pos_shape": [16, CONTEXT // 16], "axial_pos_embds_dim": [16, HIDDEN - 16]}
+    return found
+
+
 def _layers(plain: Mapping[str, Any]) -> list[int]:
     """The layers that stay: the first of each kind, two where they share weights (hybrid), and at
     least two in all."""
@@ -115,7 +154,9 @@ def _layers(plain: Mapping[str, Any]) -> list[int]:
     for i in range(count):
         found.setdefault(str([each[i] for each in lists]), []).append(i)
     kept = sorted(i for kind, ids in found.items() for i in ids[: 1 + ("hybrid" in kind)])
-    return kept if len(kept) >= LAYERS else sorted({*kept, *range(min(LAYERS, count))})
+    least = max(LAYERS, len(_named_parts(plain)))
+    more = (i for i in range(count) if i not in kept)
+    return sorted([*kept, *itertools.islice(more, max(least - len(kept), 0))])
 
 
 def _counts_layers(name: str, value: Any) -> bool:
