@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import functools
 import platform
 from pathlib import Path
 
@@ -24,7 +26,8 @@ class Isa:
 _V3 = frozenset(("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"))
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
 _BF16 = _V4 | {"avx512_bf16", "avx512_vnni"}
-_AMX = _BF16 | {"amx_tile", "amx_bf16", "amx_int8"}
+_TILES = frozenset(("amx_tile", "amx_bf16", "amx_int8"))
+_AMX = _BF16 | _TILES
 _ZIG_ARM = ("-target", "aarch64-linux-gnu")
 _WIDE = "-mprefer-vector-width=512"
 _AMX_FLAGS = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
@@ -61,14 +64,24 @@ def isa_named(name: str) -> Isa:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Feature flags of the first core; empty where ``/proc/cpuinfo`` names none."""
+    """Feature flags of the first core; empty where ``/proc/cpuinfo`` names none.
+
+    Without those of tile registers where Linux does not lend them: using one ends the process.
+    """
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return frozenset()
     for line in info.read_text().splitlines():
         if line.startswith(("flags", "Features")):
-            return frozenset(line.split(":", 1)[1].split())
+            flags = frozenset(line.split(":", 1)[1].split())
+            return flags if not flags & _TILES or _lends_tiles() else flags - _TILES
     return frozenset()
+
+
+@functools.cache
+def _lends_tiles() -> bool:
+    """``arch_prctl(ARCH_REQ_XCOMP_PERM, tile data)``; run-time code asks in cpu/device/isa.py."""
+    return bool(ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0)
 
 
 def isa_supported(name: str) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -242,6 +245,21 @@ def test_tile_registers_that_the_system_refuses_do_not_count(tmp_path: Path) -> 
     assert this_machine(cpuinfo, lambda: False).flags == {"avx2"}
     cpuinfo.write_text("flags : avx2\n")
     assert this_machine(cpuinfo, lambda: pytest.fail("nothing to ask for")).flags == {"avx2"}
+
+
+def test_where_the_system_refuses_tile_registers_the_next_variant_runs(toy: Any) -> None:
+    if this_machine().best != "x86_64_v4_amx":
+        pytest.skip("needs a processor with AMX")
+    names = ("x86_64_v4_amx", "x86_64_v4_bf16", "generic")
+    variants = [{"isa": name, "library": "lib/kernels.so", "symbols": []} for name in names]
+    target = {"name": "cpu", "page_size": 4, "variants": variants}
+    path = toy.write(_step_program(toy), target=target)
+    command = [sys.executable, str(Path(__file__).with_name("without_tiles.py")), str(path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode == 77:
+        pytest.skip("needs seccomp")
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == ["x86_64_v4_bf16"] * 3
 
 
 def test_machine_of_a_library(toy: Any) -> None:
