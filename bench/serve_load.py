@@ -11,8 +11,10 @@
         saves predict, and the same text
     python bench/serve_load.py restart ARTIFACT
         kill -9 under load, then a new start: ready within 2 s of load time, no file left behind
-    python bench/serve_load.py hour ARTIFACT [--minutes 60]
-        mixed lengths: steps per second of the last minute within 3 % of the first one's
+    python bench/serve_load.py hour ARTIFACT [--minutes 60] [--window 55] [--at-edge COMMAND]
+        mixed lengths: steps per second of the last window within 3 % of the first one's, or of a
+        fresh server's beside it where the machine has changed. Each measured window is announced,
+        and COMMAND is run with "begin NAME" and "end NAME", so that the machine can be kept quiet
     python bench/serve_load.py load URL --model NAME [--rate 4] [--requests 200]
         Poisson arrivals in groups with shared prefixes: percentiles of TTFT and ITL, tokens/s
     python bench/serve_load.py soak [--requests 10000]
@@ -185,6 +187,8 @@ def _add_artifact_commands(commands: Any) -> None:
         if command != "restart":
             each.add_argument("--kv-memory", type=int, default=2**30)
     each.add_argument("--minutes", type=float, default=60.0)
+    each.add_argument("--window", type=float, default=55.0, help="seconds that are measured")
+    each.add_argument("--at-edge", help="command to run at the edges of measured windows")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -221,10 +225,14 @@ def main(arguments: list[str] | None = None) -> int:
         from sglk.bench import serve_compare
 
         return 0 if report(getattr(serve_compare, options.command)(options)) else 1
-    if options.command in ("restart", "hour"):
-        from sglk.bench import serve_long
+    if options.command == "restart":
+        from sglk.bench.serve_restart import restart
 
-        return 0 if report(getattr(serve_long, options.command)(options)) else 1
+        return 0 if report(restart(options)) else 1
+    if options.command == "hour":
+        from sglk.bench.serve_hour import hour
+
+        return 0 if report(hour(options)) else 1
     if options.command == "load":
         where = re.fullmatch(r"https?://([^:/]+)(?::(\d+))?/?", options.url)
         if where is None:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from sglk.bench import serve_compare, serve_load, serve_long
+from sglk.bench import serve_compare, serve_hour, serve_load
 from sglk.bench.load_client import Result, Target, metrics, percentile, request
 from sglk.bench.serve_soak import expected_text, soak
 from sglk.bench.server_process import server
@@ -48,9 +48,9 @@ def test_tokens_that_are_not_those_expected_would_be_seen(target: Target) -> Non
 def test_a_cycle_of_long_load_counts_steps_and_fragmentation(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve_long, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(serve_hour, "LOOK_INTERVAL_S", 0.01)
     batches = [([[1] * 20, [2] * 30], 400), ([[3] * 100], 8)]
-    window = asyncio.run(serve_long._one_cycle(target, batches))
+    window = asyncio.run(serve_hour._one_cycle(target, batches))
     assert window.steps_per_s > 0 and window.busy_ms > 0 and window.memory > 1
     assert all(0 <= each < 1 for each in window.fragmentation)
 
@@ -64,10 +64,10 @@ def test_a_look_counts_while_requests_run(monkeypatch: pytest.MonkeyPatch, targe
 
     async def look() -> None:
         with pytest.raises(RuntimeError):  # no third answer
-            await serve_long._look(target, looks)
+            await serve_hour._look(target, looks)
 
-    monkeypatch.setattr(serve_long, "LOOK_INTERVAL_S", 0.0)
-    monkeypatch.setattr(serve_long, "metrics", metrics)
+    monkeypatch.setattr(serve_hour, "LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(serve_hour, "metrics", metrics)
     asyncio.run(look())
     assert looks == [{"sglk_running": 2.0}]
 
@@ -88,3 +88,36 @@ def test_metrics_are_read_by_their_full_names(target: Target) -> None:
 def test_percentiles() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([], 0.5) == 0.0
+
+
+def window_of(steps_per_s: float) -> serve_hour._Window:
+    names = ("sglk_steps_total", "sglk_generated_tokens_total", "sglk_busy_seconds_total")
+    before = dict.fromkeys(names, 0.0)
+    after = dict.fromkeys(names, steps_per_s)
+    return serve_hour._Window(1.0, before, {**after, 'sglk_memory_bytes{kind="anonymous"}': 2**20})
+
+
+@pytest.mark.parametrize(
+    ("last", "old", "fresh", "ok"),
+    [
+        (98.0, 100.0, 100.0, True),
+        (96.0, 100.0, 100.0, False),  # the machine is the same, so the server has changed
+        (80.0, 79.0, 80.0, True),  # the machine has changed: only side by side counts
+        (80.0, 77.0, 80.0, False),
+    ],
+)
+def test_an_hour_is_judged_by_a_fresh_server_where_the_machine_has_changed(
+    last: float, old: float, fresh: float, ok: bool
+) -> None:
+    windows = ([window_of(rate)] for rate in (100.0, last, old, fresh))
+    assert serve_hour.compared(*windows)["ok"] is ok
+
+
+def test_windows_are_announced_to_people_and_to_a_command(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with serve_hour.Edges("echo told").window("last"):
+        pass
+    out, err = capfd.readouterr()
+    assert out.split("\n")[:2] == ["told begin last", "told end last"]
+    assert "window 'last': begin" in err and "window 'last': end" in err
