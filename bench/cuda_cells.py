@@ -1,6 +1,6 @@
 """What a GPU is asked to serve: cells of one figure each, the same for every runtime.
 
-A runtime is a function ``serve(prompts, new, reuse) -> seconds`` that answers prompts of token ids
+A runtime is a function ``serve(prompts, new, reuse) -> Served`` that answers prompts of token ids
 greedily, each with exactly ``new`` tokens; ``reuse`` says whether cached prefixes may be used.
 Prompts are fresh random ids each time, so only shared prefixes ever hit a cache.
 """
@@ -8,11 +8,31 @@ Prompts are fresh random ids each time, so only shared prefixes ever hit a cache
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Prompts = list[list[int]]
-Serve = Callable[[Prompts, int, bool], float]
+
+
+class DecodeStep(NamedTuple):
+    """A step in which requests only decode."""
+
+    requests: int
+    host_s: float
+    """What it took, less the time that the host waited for the device."""
+
+
+class Served(NamedTuple):
+    """How a batch of prompts went."""
+
+    seconds: float
+    steps: tuple[DecodeStep, ...] = ()
+    """As far as the runtime tells."""
+
+
+Serve = Callable[[Prompts, int, bool], Served]
 NEW = 128
 """Tokens of an answer where decoding is measured."""
 SHORT = 128
@@ -23,13 +43,15 @@ GROUPS, EACH, SHARED, OWN, SHARED_NEW = 16, 16, 1024, 128, 64
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure: ``unit`` is "ms" (lower is better) or "tokens/s"."""
+    """One figure: ``unit`` is "ms" or "µs" (lower is better) or "tokens/s"."""
 
     name: str
     unit: str
     measure: Callable[[Serve, random.Random, int], float]
     concurrency: int = 1
     prompt: int = SHORT
+    needs_steps: bool = False
+    """Whether it is made of `Served.steps`, which only ours has."""
 
 
 def ids(rng: random.Random, count: int, vocab: int) -> list[int]:
@@ -41,7 +63,7 @@ def first_token(prompt: int) -> Cell:
     """Time to the only token of an answer, alone."""
 
     def measure(serve: Serve, rng: random.Random, vocab: int) -> float:
-        return 1e3 * serve([ids(rng, prompt, vocab)], 1, True)
+        return 1e3 * serve([ids(rng, prompt, vocab)], 1, True).seconds
 
     return Cell(f"first token after {prompt}", "ms", measure, 1, prompt)
 
@@ -54,16 +76,30 @@ def decode(concurrency: int, prompt: int = SHORT) -> Cell:
             return [ids(rng, prompt, vocab) for _ in range(concurrency)]
 
         whole, first = serve(batch(), NEW, True), serve(batch(), 1, True)
-        return concurrency * (NEW - 1) / (whole - first)
+        return concurrency * (NEW - 1) / (whole.seconds - first.seconds)
 
     return Cell(f"decode {concurrency} x {prompt}", "tokens/s", measure, concurrency, prompt)
+
+
+def host_time(concurrency: int) -> Cell:
+    """What the host does for a step in which so many requests decode; the median."""
+
+    def measure(serve: Serve, rng: random.Random, vocab: int) -> float:
+        served = serve([ids(rng, SHORT, vocab) for _ in range(concurrency)], NEW, True)
+        return 1e6 * statistics.median(
+            step.host_s for step in served.steps if step.requests == concurrency
+        )
+
+    name = f"host time of a step of {concurrency}"
+    return Cell(name, "µs", measure, concurrency, needs_steps=True)
 
 
 def prefill(count: int, prompt: int) -> Cell:
     """Prompt tokens per second of several requests at once."""
 
     def measure(serve: Serve, rng: random.Random, vocab: int) -> float:
-        return count * prompt / serve([ids(rng, prompt, vocab) for _ in range(count)], 1, True)
+        served = serve([ids(rng, prompt, vocab) for _ in range(count)], 1, True)
+        return count * prompt / served.seconds
 
     return Cell(f"prefill {count} x {prompt}", "tokens/s", measure, count, prompt)
 
@@ -79,7 +115,7 @@ def shared_prefix(reuse: bool) -> Cell:
         ]
         rng.shuffle(prompts)
         total = len(prompts) * (SHARED + OWN + SHARED_NEW)
-        return total / serve(prompts, SHARED_NEW, reuse)
+        return total / serve(prompts, SHARED_NEW, reuse).seconds
 
     name = f"shared prefix, cache {'on' if reuse else 'off'}"
     return Cell(name, "tokens/s", measure, GROUPS * EACH, SHARED + OWN)
@@ -89,6 +125,7 @@ def all_cells() -> Iterator[Cell]:
     """In the order of the table."""
     yield from (first_token(n) for n in (128, 512, 2048, 8192))
     yield from (decode(n) for n in (1, 8, 64, 256))
+    yield host_time(64)
     yield decode(1, 8192)
     yield decode(16, 4096)
     yield prefill(16, 2048)

@@ -18,9 +18,19 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 # By path: vLLM's environment has no sglk.
-from cuda_cells import Prompts, Serve, all_cells, ids  # type: ignore[import-not-found]
+from cuda_cells import (  # type: ignore[import-not-found]
+    DecodeStep,
+    Prompts,
+    Serve,
+    Served,
+    all_cells,
+    ids,
+)
 
 CONTEXT = 16384
+CARD_BYTES = 140e9
+RESERVE = 0.1
+"""Of the card, besides the share that is asked for."""
 FORBIDDEN = ("torch", "triton", "sympy", "transformers", "onnx")
 """Modules that serving an artifact never loads."""
 
@@ -32,19 +42,28 @@ def since_start() -> float:
     return float(Path("/proc/uptime").read_text().split()[0]) - began
 
 
+def memory_of(share: float) -> int:
+    """Bytes for weights, keys and values and all else: as much as vLLM is given."""
+    return int((share + RESERVE) * CARD_BYTES)
+
+
 def open_sglk(model: str, device: str, share: float) -> tuple[Serve, int, Any]:
     """Our runtime: the engine itself, as the server drives it."""
     import sglk
     from sglk.runtime import SamplingParams
+    from sglk.runtime.steps import StepRecord
 
     llm = sglk.load(
-        model, device=device, kv_memory=int(share * 140e9), max_running=256, max_step_tokens=8192,
+        model, device=device, memory=memory_of(share), max_running=256, max_step_tokens=8192,
         max_context=CONTEXT,
     )  # fmt: skip
     engine, count = llm.engine, 0
+    steps: list[StepRecord] = []
+    engine.on_step = steps.append
 
-    def serve(prompts: Prompts, new: int, reuse: bool) -> float:
+    def serve(prompts: Prompts, new: int, reuse: bool) -> Served:
         nonlocal count
+        steps.clear()
         started = time.perf_counter()
         for prompt in prompts:
             count += 1
@@ -56,7 +75,12 @@ def open_sglk(model: str, device: str, share: float) -> tuple[Serve, int, Any]:
             tokens += len(engine.step())
         if tokens != new * len(prompts):
             raise RuntimeError(f"expected {new * len(prompts)} tokens, got {tokens}")
-        return time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        decoding = [s for s in steps if not s.load.prefill_tokens]
+        return Served(
+            seconds,
+            tuple(DecodeStep(s.load.decode_rows, s.seconds - s.device_seconds) for s in decoding),
+        )
 
     return serve, engine.vocab_size, llm
 
@@ -70,11 +94,11 @@ def open_vllm(model: str, device: str, share: float) -> tuple[Serve, int, Any]:
     has_weights = any(Path(model).glob("*.safetensors"))
     llm = LLM(
         model=model, load_format="auto" if has_weights else "dummy", skip_tokenizer_init=True,
-        dtype="bfloat16", max_model_len=CONTEXT, gpu_memory_utilization=share + 0.1,
+        dtype="bfloat16", max_model_len=CONTEXT, gpu_memory_utilization=share + RESERVE,
         enable_prefix_caching=True, seed=0,
     )  # fmt: skip
 
-    def serve(prompts: Prompts, new: int, reuse: bool) -> float:
+    def serve(prompts: Prompts, new: int, reuse: bool) -> Served:
         params = SamplingParams(
             temperature=0, max_tokens=new, ignore_eos=True, detokenize=False,
             skip_reading_prefix_cache=not reuse,
@@ -85,7 +109,7 @@ def open_vllm(model: str, device: str, share: float) -> tuple[Serve, int, Any]:
         seconds = time.perf_counter() - started
         if any(len(each.outputs[0].token_ids) != new for each in found):
             raise RuntimeError(f"expected {new} tokens of each request")
-        return seconds
+        return Served(seconds)
 
     return serve, int(llm.model_config.get_vocab_size()), llm
 

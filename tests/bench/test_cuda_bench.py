@@ -1,0 +1,59 @@
+"""Cells and demands of the GPU bench: what is counted, and when a demand is missed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from sglk.bench.cuda_cells import EACH, GROUPS, Prompts, Served, all_cells
+from sglk.bench.cuda_cells import DecodeStep as Step
+from sglk.bench.cuda_demands import DEMANDS, START, cells_of, verdicts
+
+CELLS = {cell.name: cell for cell in all_cells()}
+
+
+def serve(prompts: Prompts, new: int, reuse: bool) -> Served:
+    """A millisecond for each prompt and each step; the host takes 100 µs more when all decode."""
+    steps = [Step(len(prompts), 1e-4)] * 3 + [Step(1, 9.0)]
+    return Served(1e-3 * (len(prompts) + new), tuple(steps))
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("first token after 512", 2.0),
+        ("decode 8 x 128", 8 * 127 / 0.127),
+        ("host time of a step of 64", 100.0),
+        ("prefill 16 x 2048", 16 * 2048 / 0.017),
+        ("shared prefix, cache on", 256 * 1216 / 0.320),
+    ],
+)
+def test_cells_count_what_they_say(name: str, wanted: float) -> None:
+    assert CELLS[name].measure(serve, random.Random(1), 1000) == pytest.approx(wanted)
+
+
+def test_prefixes_are_shared_within_groups_only() -> None:
+    seen: Prompts = []
+
+    def remember(prompts: Prompts, new: int, reuse: bool) -> Served:
+        seen.extend(prompts)
+        return Served(1.0)
+
+    CELLS["shared prefix, cache on"].measure(remember, random.Random(1), 50_000)
+    assert len({tuple(prompt[:1024]) for prompt in seen}) == GROUPS
+    assert len({tuple(prompt) for prompt in seen}) == GROUPS * EACH
+
+
+def test_every_demand_is_a_cell_or_the_start() -> None:
+    for model, demands in DEMANDS.items():
+        assert {cell.name for cell in cells_of(model)} == set(demands) - {START}
+
+
+def test_a_must_is_missed_by_the_median() -> None:
+    found = {"decode 1 x 128": [1240.0, 1260.0, 9000.0], "first token after 512": [3.0, 3.9, 8.0]}
+    lines, kept = verdicts("qwen3-0.6b", found)
+    assert kept and len(lines) == 3
+    found[START] = [2.1]
+    lines, kept = verdicts("qwen3-0.6b", found)
+    assert not kept and "MISSED" in lines[-1]
+    assert "goal" in verdicts("qwen3-0.6b", {START: [0.5]})[0][-1].split("  ")[-1]
