@@ -121,10 +121,10 @@ class Edges:
             self._say("end", name)
 
     def _say(self, edge: str, name: str) -> None:
+        if self._command:  # first: it may take until the machine is quiet
+            subprocess.run([*self._command, edge, name], check=True)
         minute = (time.perf_counter() - self._started) / 60
         print(f"{minute:7.2f} min: window {name!r}: {edge}", file=sys.stderr, flush=True)
-        if self._command:
-            subprocess.run([*self._command, edge, name], check=True)
 
 
 async def _age(
