@@ -35,7 +35,7 @@ from .settings import Settings
 from .startup import Phases
 
 log = logging.getLogger(__name__)
-_COLLECTOR_THRESHOLDS = (20_000, 10, 10)
+_COLLECTOR_THRESHOLDS = (4_000, 10, 10)
 """Young objects per search among these, and such searches per search among older ones."""
 Load = Callable[[Phases], LLM]
 """Opens the artifact, checks it and gives the model; runs in a worker. Ends its own phases."""
