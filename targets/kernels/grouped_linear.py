@@ -24,7 +24,8 @@ Limits: blocks powers of two, in `linear` at least 16; any N and K; BLOCK_J the 
 Numerics: `linear` sums over ascending k in steps of the matrix units, whatever BLOCK_M, BLOCK_N and
   BLOCK_K are, and `combine` over ascending j: a row has the same bits whatever it shares a tile
   with. The others sum in another order, always the same.
-PDL: as in `gemv.py`; the wait comes first.
+PDL: as in `gemv.py`; the wait comes first. `few_combined` follows `few`, which lets it start when
+  the choices are there: it reads its weights while `few` still runs.
 """
 
 import triton
@@ -33,6 +34,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .activation import activate
 from .epilogue import halves, weight_rows
+
+MOST_AHEAD = tl.constexpr(4)  # blocks of weights that wait in registers
 
 
 @triton.jit
@@ -129,8 +132,8 @@ def few(
 ):  # fmt: skip
     """One pair: y = x @ w[expert]^T, or act(gate) * up."""
     if PDL:
+        gdc_wait()  # first: `few_combined` counts on what was written before this kernel
         gdc_launch_dependents()
-        gdc_wait()
     ROWS: tl.constexpr = 2 * N if GATED else N
     pair = tl.program_id(1)
     source = pair // TOP_K if FROM == 0 else pair
@@ -167,9 +170,9 @@ def few_combined(
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """All choices of one token, summed: rows of all its experts in one tile, read at a time."""
+    AHEAD: tl.constexpr = min((K + BLOCK_K - 1) // BLOCK_K, MOST_AHEAD)
     if PDL:
         gdc_launch_dependents()
-        gdc_wait()
     t = tl.program_id(1)
     row = tl.arange(0, BLOCK_J * BLOCK_N)
     j = row // BLOCK_N
@@ -179,10 +182,16 @@ def few_combined(
     weight = tl.load(weights + pair)
     w_rows = w + (tl.load(ids + pair).to(tl.int64) * N + n) * K
     x_rows = x + pair.to(tl.int64) * K
+    ahead = ()
+    for i in tl.static_range(AHEAD):
+        ahead = ahead + (load_rows(w_rows, i * BLOCK_K, exists, K, BLOCK_K),)  # noqa: RUF005
+    if PDL:
+        gdc_wait()
     sums = tl.zeros((BLOCK_J * BLOCK_N, BLOCK_K), tl.float32)
-    for k0 in tl.static_range(0, K, BLOCK_K):
-        ws = load_rows(w_rows, k0, exists, K, BLOCK_K).to(tl.float32)
-        sums = tl.fma(ws, load_rows(x_rows, k0, exists, K, BLOCK_K).to(tl.float32), sums)
+    for i in tl.static_range((K + BLOCK_K - 1) // BLOCK_K):
+        ws = ahead[i] if i < AHEAD else load_rows(w_rows, i * BLOCK_K, exists, K, BLOCK_K)
+        xs = load_rows(x_rows, i * BLOCK_K, exists, K, BLOCK_K).to(tl.float32)
+        sums = tl.fma(ws.to(tl.float32), xs, sums)
     each = tl.where(exists, tl.sum(sums, 1) * weight, 0.0)
     total = tl.sum(tl.reshape(each, (BLOCK_J, BLOCK_N)), 0)
     store_sum(residual, y, t, tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), total, N)
