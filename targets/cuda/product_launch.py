@@ -52,8 +52,10 @@ def launch_product(
     elif config.can_share:
         given |= _shared(ctx, config)
     pdl, options = launch_options(ctx.target)
+    if not config.starts_early:
+        options = {}
     options |= {"num_warps": config.num_warps, "num_stages": config.num_stages}
-    ctx.launch(config.kernel, grid, given, {**every, **pdl}, choice, options)
+    ctx.launch(config.kernel, grid, given, {**pdl, **every}, choice, options)
 
 
 def _shared(ctx: Lowering, config: LinearConfig) -> dict[str, Operand | None]:

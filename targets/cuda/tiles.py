@@ -2,12 +2,13 @@
 
 Candidates of a range of rows are listed best first as measured on H200: ties of the cost model go
 to the first listed, and a tuning file overrides both. Sizes follow the kernels' docstrings:
-``kernels/gemv.py``, ``matmul_parts.py``, ``matmul_tiles.py``, ``split_k.py``, ``matmul_tma.py``.
+``kernels/gemv.py``, ``matmul_parts.py``, ``matmul_tiles.py``, ``matmul_wide.py``,
+``split_k.py``, ``matmul_tma.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ...ir.dim import Dim, cdiv
@@ -45,6 +46,11 @@ class LinearConfig:
     """What rows are multiplied as: ``bf16``, or ``e4m3`` with a scale for each row."""
 
     @property
+    def starts_early(self) -> bool:
+        """Whether its programs may start while the kernel before them ends."""
+        return self.constants.get("PDL", 1) == 1
+
+    @property
     def streams(self) -> bool:
         """Whether the kernel needs partials and locks."""
         return self.constants.get("STREAM", 0) == 1 or self.constants.get("SPLITS", 1) > 1
@@ -57,12 +63,13 @@ class LinearConfig:
     def grid(self, rows: Dim, n: int, gated: bool) -> Dim:
         """Programs of a launch for rows by n outputs."""
         c = self.constants
-        if "PROGRAMS" in c:
+        if c.get("PROGRAMS"):
             return c["PROGRAMS"]
         if "ROWS" in c:
             return -(-n // c["BLOCK_N"])
         row_tiles = cdiv(rows, c["BLOCK_M"]) if c["GROUP_M"] else 1
-        return row_tiles * -(-n // (c["BLOCK_N"] // (2 if gated else 1))) * c["SPLITS"]
+        columns = -(-n // (columns_of(c) // (2 if gated else 1)))
+        return row_tiles * columns * c.get("SPLITS", 1)
 
     def partials_bytes(self) -> int:
         """f32 scratch; needs no initial values."""
@@ -175,18 +182,38 @@ WHOLE_BLOCKS = (
     ((128, 256, 64), 4, 8, 0),
 )
 """Block, num_stages, num_warps, FLAT."""
+WIDE_BLOCKS = (
+    ((128, 128, 64), 64, 5, 4, True),
+    ((128, 128, 64), 64, 4, 4, False),
+    ((64, 128, 64), 64, 7, 4, False),
+)
+"""Block, EXTRA, num_stages, num_warps, whether programs are persistent.
+
+Persistent ones have no register left for a residual: they are for gated products. Neither these
+nor WHOLE_BLOCKS start early: where programs land beside the last ones of the kernel before, those
+that read the same rows of W are no longer neighbours (on an H200 3 to 20 % more time)."""
 
 
 def _whole(m: int, n: int, gated: bool, arch: str) -> Iterator[LinearConfig]:
     for block, stages, warps, flat in WHOLE_BLOCKS:
         constants = {
             "BLOCK_M": block[0], "BLOCK_N": block[1], "BLOCK_K": block[2], "GROUP_M": 8,
-            "PROGRAMS": SMS[arch], "FLAT": flat, "MAPS": 0,
+            "PROGRAMS": SMS[arch], "FLAT": flat, "MAPS": 0, "PDL": 0,
         }  # fmt: skip
         smem = stages * (block[0] + block[1]) * block[2] * 2 + 1024 + 32768 * flat
         tiles = tiles_of(block, m, n, gated)
         kernel = "matmul_tiles.linear"
         yield LinearConfig(kernel, constants, warps, stages, 1, smem, tiles)
+    for block, extra, stages, warps, persists in WIDE_BLOCKS:
+        if persists and not gated:
+            continue
+        constants = {
+            "BLOCK_M": block[0], "BLOCK_N": block[1], "BLOCK_K": block[2], "EXTRA": extra,
+            "GROUP_M": 8, "PROGRAMS": SMS[arch] if persists else 0, "PDL": 0,
+        }  # fmt: skip
+        whole = block_of(constants)
+        smem, tiles = stage_bytes(whole, stages), tiles_of(whole, m, n, gated)
+        yield LinearConfig("matmul_wide.linear", constants, warps, stages, 1, smem, tiles)
 
 
 SKINNY_BLOCKS = (
@@ -248,17 +275,31 @@ def _tiled(
     return LinearConfig(f"{kernel}.linear", constants, warps, stages, splits, smem)
 
 
+def columns_of(constants: Mapping[str, int]) -> int:
+    """Rows of the weight that a tile covers."""
+    return constants["BLOCK_N"] + constants.get("EXTRA", 0)
+
+
+def block_of(constants: Mapping[str, int]) -> Block:
+    """Rows, columns and depth of a tile."""
+    return constants["BLOCK_M"], columns_of(constants), constants["BLOCK_K"]
+
+
 def tiles_of(block: Block, m: int, n: int, gated: bool) -> int:
     """Tiles of a product of m rows and n outputs."""
     outputs = block[1] // 2 if gated else block[1]
     return -(-m // block[0]) * -(-n // outputs)
 
 
+def stage_bytes(block: Block, stages: int, item_bytes: int = 2) -> int:
+    """Shared memory of the stages; `matmul_wide` needs no more."""
+    block_m, block_n, block_k = block
+    return stages * (block_m + block_n) * block_k * item_bytes + 1024
+
+
 def smem_bytes(block: Block, stages: int, item_bytes: int = 2) -> int:
     """Shared memory: the stages, and a change of layout of up to 32 KiB at the end of a tile."""
-    block_m, block_n, block_k = block
-    tiles = stages * (block_m + block_n) * block_k * item_bytes
-    return tiles + min(block_m * block_n * 4, 32768) + 1024
+    return stage_bytes(block, stages, item_bytes) + min(block[0] * block[1] * 4, 32768)
 
 
 def linear_cost(
@@ -271,11 +312,11 @@ def linear_cost(
         programs = -(-n // c["BLOCK_N"])
         weights = w_rows * k / programs
         return TileCost(programs, 2.0 * m * weights, w_bytes * weights, config.smem_bytes)
-    tiles = tiles_of((c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"]), m, n, gated)
-    programs = c["PROGRAMS"] if "PROGRAMS" in c else tiles * c["SPLITS"]
+    tiles = tiles_of(block_of(c), m, n, gated)
+    programs = c.get("PROGRAMS") or tiles * c.get("SPLITS", 1)
     cut = config.streams or "SPLITS" in c
     per_program = tiles / programs if cut else -(-tiles // programs)
-    flops = per_program * 2.0 * c["BLOCK_M"] * c["BLOCK_N"] * k
+    flops = per_program * 2.0 * c["BLOCK_M"] * columns_of(c) * k
     parts = 4.0 * c["BLOCK_M"] * c["BLOCK_N"] * 3 if config.splits > 1 else 0.0
     traffic = (w_bytes * w_rows * k + 2.0 * (m * k + m * n)) / programs
     speed = E4M3_SPEED if config.x == "e4m3" else 1.0

@@ -31,8 +31,8 @@ def test_kernels_by_rows() -> None:
     assert modules(1) == {"gemv"}
     assert modules(4) == {"gemv", "matmul_parts", "split_k", "matmul_tma"}
     assert modules(64) == {"matmul_parts", "split_k", "matmul_tma"}
-    assert modules(256) == {"matmul_parts", "matmul_tiles"}
-    assert modules(4096) == {"matmul_tiles"}
+    assert modules(256) == {"matmul_parts", "matmul_tiles", "matmul_wide"}
+    assert modules(4096) == {"matmul_tiles", "matmul_wide"}
     assert modules(256, "sm_80") == {"split_k"}
     assert modules(16, "sm_80") == {"matmul_parts", "split_k"}
 

@@ -13,7 +13,14 @@ from typing import Any
 
 import torch
 import triton
-from sglk.targets.kernels import gemv, matmul_parts, matmul_shares, matmul_tiles, matmul_tma, split_k
+from sglk.targets.kernels import (
+    gemv,
+    matmul_parts,
+    matmul_tiles,
+    matmul_tma,
+    matmul_wide,
+    split_k,
+)
 
 Tensor = torch.Tensor
 
@@ -72,13 +79,13 @@ def whole_case(
     return Case(matmul_tiles.linear, m, n, k, tiles, **more)
 
 
-def share_case(
-    m: int, n: int, k: int, block: tuple[int, int, int], programs: int, **more: Any
+def wide_case(
+    m: int, n: int, k: int, block: tuple[int, int, int], extra: int, programs: int, **more: Any
 ) -> Case:
     tiles = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block, strict=True))
-    tiles |= {"GROUP_M": 2, "PROGRAMS": programs, "FLAT": more.pop("flat", 0)}
-    tiles["HEIGHT"] = more.pop("height", 16)
-    return Case(matmul_shares.linear, m, n, k, tiles, **more)
+    tiles |= {"GROUP_M": 0 if m <= block[0] else 2, "EXTRA": extra}
+    tiles["PROGRAMS"] = programs
+    return Case(matmul_wide.linear, m, n, k, tiles, **more)
 
 
 SPLIT, TMA = split_k.linear, matmul_tma.linear
@@ -110,12 +117,9 @@ CASES = [
     whole_case(130, 96, 128, (64, 64, 64), 4, bias=True, residual=True),
     whole_case(70, 136, 200, (64, 64, 64), 3, residual=True, act="relu"),
     whole_case(70, 96, 128, (64, 64, 64), 2, **GATED),
-    share_case(70, 136, 200, (64, 64, 64), 4, bias=True, residual=True),  # 4 whole, 2 shared
-    share_case(130, 136, 512, (64, 64, 64), 5, residual=True, act="relu"),  # 5 and 4
-    share_case(70, 128, 1100, (64, 64, 64), 13, height=32),  # 4 tiles of up to 5 shares
-    share_case(70, 96, 192, (64, 64, 64), 4, bias=True, **GATED),  # 4 and 2
-    share_case(130, 128, 64, (64, 64, 64), 3, out=torch.float32),  # whole tiles alone
-    share_case(64, 64, 96, (64, 64, 32), 8, residual=True),  # more programs than steps
+    wide_case(70, 192, 200, (64, 64, 64), 32, 4, bias=True, residual=True, act="relu"),
+    wide_case(130, 136, 96, (64, 32, 32), 16, 0, out=torch.float32),
+    wide_case(70, 136, 128, (64, 64, 64), 32, 3, bias=True, **GATED),
 ]
 
 BIG = {"num_warps": 8, "num_stages": 3}
@@ -143,10 +147,9 @@ GPU_CASES = [
     whole_case(257, 1000, 1048, (128, 256, 64), 3, options=BIG, residual=True, act="silu"),
     whole_case(512, 3072, 1024, (128, 256, 64), 132, options=BIG, flat=1, bias=True, **GATED),
     whole_case(300, 1000, 1024, (128, 256, 64), 5, options=BIG, flat=1, out=torch.float32),
-    share_case(256, 4096, 4096, (128, 256, 64), 128, options=BIG, residual=True),
-    share_case(257, 1000, 1048, (128, 256, 64), 132, options=BIG, bias=True),
-    share_case(256, 9000, 1024, (128, 256, 64), 132, options=BIG, flat=1, **GATED),
-    share_case(512, 24576, 256, (128, 256, 64), 132, options=BIG, flat=1, out=torch.float32),
+    wide_case(512, 6144, 1024, (128, 128, 64), 64, 132, options={"num_warps": 4, "num_stages": 4}),
+    wide_case(500, 3000, 512, (128, 128, 64), 64, 132, options=SMALL, **GATED),
+    wide_case(250, 1000, 1048, (64, 128, 64), 64, 0, options=SMALL, residual=True, bias=True),
 ]
 
 
@@ -174,11 +177,8 @@ def inputs(case: Case, device: str, seed: int) -> dict[str, Any]:
         return given | {"norm": norm, "scale": None, "eps": 1e-5}
     if case.kernel in (matmul_parts.linear, matmul_tiles.linear):
         given |= {"x_scale": None, "w_scale": None, "w_zero": None}
-    if case.kernel is matmul_tiles.linear:
+    if case.kernel in (matmul_tiles.linear, matmul_wide.linear):
         return given
-    if case.kernel is matmul_shares.linear:
-        partials = 2 * grid(case) * case.tiles["BLOCK_M"] * case.tiles["BLOCK_N"]
-        return given | {"partials": torch.full((partials,), float("nan"), device=device)}
     programs, block = grid(case), case.tiles["BLOCK_M"] * case.tiles["BLOCK_N"]
     partials = torch.full((2 * programs * block,), float("nan"), device=device)
     locks = torch.zeros(2 * programs, dtype=torch.int32, device=device)
@@ -218,17 +218,18 @@ def reference(case: Case, given: dict[str, Any]) -> Tensor:
 def grid(case: Case) -> int:
     """Programs of a launch."""
     tiles = case.tiles
-    if "PROGRAMS" in tiles:
+    if tiles.get("PROGRAMS"):
         return int(tiles["PROGRAMS"])
     if case.kernel is gemv.linear:
         return -(-case.n // int(tiles["BLOCK_N"]))
     tall = -(-case.m // tiles["BLOCK_M"])
-    return int(tall * -(-case.n // outputs_of(case)) * tiles["SPLITS"])
+    return int(tall * -(-case.n // outputs_of(case)) * tiles.get("SPLITS", 1))
 
 
 def outputs_of(case: Case) -> int:
     """Outputs of a tile."""
-    return int(case.tiles["BLOCK_N"]) // (2 if case.gated else 1)
+    columns = int(case.tiles["BLOCK_N"]) + int(case.tiles.get("EXTRA", 0))
+    return columns // (2 if case.gated else 1)
 
 
 def launch(case: Case, given: dict[str, Any]) -> None:
@@ -238,20 +239,7 @@ def launch(case: Case, given: dict[str, Any]) -> None:
     if "w_zero" in given:
         constants |= {"FORM": "same", "GROUP": 0}
     constants |= case.tiles
-    if case.kernel is matmul_shares.linear:
-        launch_shares(case, given, constants)
-    else:
-        case.kernel[(grid(case),)](**given, **constants, **case.options)
-
-
-def launch_shares(case: Case, given: dict[str, Any], constants: dict[str, Any]) -> None:
-    """The product, then the sums of its shares."""
-    height, flat = constants.pop("HEIGHT"), constants.pop("FLAT")
-    case.kernel[(grid(case),)](**given, **constants, FLAT=flat, **case.options)
-    tiles = -(-case.m // constants["BLOCK_M"]) * -(-case.n // outputs_of(case))
-    programs = tiles % grid(case) * constants["BLOCK_M"] // height
-    left = {name: each for name, each in given.items() if name not in ("x", "w")}
-    matmul_shares.add_shares[(max(1, programs),)](**left, **constants, HEIGHT=height)
+    case.kernel[(grid(case),)](**given, **constants, **case.options)
 
 
 def check(case: Case, device: str, seed: int = 0) -> str:

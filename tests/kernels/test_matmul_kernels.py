@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 import triton
-from sglk.targets.kernels import gemv, matmul_parts, matmul_tiles, matmul_tma, split_k
+from sglk.targets.kernels import (
+    gemv,
+    matmul_parts,
+    matmul_tiles,
+    matmul_tma,
+    matmul_wide,
+    split_k,
+)
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -108,4 +115,17 @@ def test_whole_tiles_keep_products_in_flight(flat: int) -> None:
     ptx = kernel.asm["ptx"]
     assert ptx.count("wgmma.mma_async.sync.aligned.m64n256k16") == 4  # 64 of k, in one place
     assert "wgmma.wait_group.sync.aligned 1" in ptx
+    assert kernel.metadata.shared <= 232448
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+def test_a_wide_tile_keeps_products_of_both_blocks_in_flight() -> None:
+    constants = tiles(128, 128, 64, 132, EXTRA=64, GATED=1, ACT="silu", residual=None)
+    del constants["SWAP"], constants["STREAM"]
+    kernel = compiled(matmul_wide.linear, 90, constants, num_warps=4, num_stages=5)
+    ptx = kernel.asm["ptx"]
+    # one group of warps: 128 rows are two products, 64 of k four, in one place
+    assert ptx.count("wgmma.mma_async.sync.aligned.m64n128k16") == 8
+    assert ptx.count("wgmma.mma_async.sync.aligned.m64n64k16") == 8
+    assert "wgmma.wait_group.sync.aligned 2" in ptx
     assert kernel.metadata.shared <= 232448
