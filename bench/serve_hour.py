@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import shlex
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from sglk.bench.edges import Edges
 from sglk.bench.load_client import Target, metrics, request
 from sglk.bench.mixed_load import cycles
 from sglk.bench.server_process import serve_command, server
@@ -102,29 +99,6 @@ def _shown(name: str, windows: list[_Window]) -> dict[str, Any]:
         f"{name}_utilisation": median((u for w in windows for u in w.utilisation), 4),
         f"{name}_memory_mib": median((w.memory for w in windows), 1),
     }
-
-
-class Edges:
-    """Says when a measured window begins and ends, to people and to a command."""
-
-    def __init__(self, command: str | None) -> None:
-        self._command = shlex.split(command or "")
-        self._started = time.perf_counter()
-
-    @contextlib.contextmanager
-    def window(self, name: str) -> Iterator[None]:
-        """Around a window; the command hears ``begin NAME`` and ``end NAME``."""
-        self._say("begin", name)
-        try:
-            yield
-        finally:
-            self._say("end", name)
-
-    def _say(self, edge: str, name: str) -> None:
-        if self._command:  # first: it may take until the machine is quiet
-            subprocess.run([*self._command, edge, name], check=True)
-        minute = (time.perf_counter() - self._started) / 60
-        print(f"{minute:7.2f} min: window {name!r}: {edge}", file=sys.stderr, flush=True)
 
 
 async def _age(

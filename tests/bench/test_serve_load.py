@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from sglk.bench import serve_compare, serve_hour, serve_load
+from sglk.bench.edges import Edges
 from sglk.bench.load_client import Result, Target, metrics, percentile, request
 from sglk.bench.serve_soak import expected_text, soak
 from sglk.bench.server_process import server
@@ -116,7 +117,7 @@ def test_an_hour_is_judged_by_a_fresh_server_where_the_machine_has_changed(
 def test_windows_are_announced_to_people_and_to_a_command(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with serve_hour.Edges("echo told").window("last"):
+    with Edges("echo told").window("last"):
         pass
     out, err = capfd.readouterr()
     assert out.split("\n")[:2] == ["told begin last", "told end last"]
