@@ -35,8 +35,10 @@ help:
 demo: $(MODEL)
 	$(BIN)/sglk run $(MODEL) $(DEVICE) --stats "$(PROMPT)"
 
+# A worker for each core; one that is through takes over half of what another has left. torch gets one
+# thread in each: its pools would fight for the cores.
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
@@ -49,7 +51,7 @@ format: $(VENV)/installed-test
 # an editable install: so it sees the checkout under the package's own name, through a link.
 types: $(VENV)/installed-test
 	@mkdir -p $(OVERLAY) && ln -sfn "$(CURDIR)" $(OVERLAY)/sglk
-	cd $(OVERLAY) && "$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" -p sglk
+	cd $(OVERLAY) && "$(abspath $(BIN))/mypy" -n auto --config-file "$(CURDIR)/pyproject.toml" -p sglk
 
 clean:
 	rm -rf $(VENV) .cache build dist *.egg-info

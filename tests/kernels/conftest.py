@@ -102,7 +102,8 @@ class Launcher:
         """Builds many variants at once, on all cores. A call is (fn, constants, args)."""
         if INTERPRETED:
             return
-        variants = {Variant.of(*call) for call in calls} - self.built.keys()
+        called = dict.fromkeys(Variant.of(*call) for call in calls)
+        variants = [variant for variant in called if variant not in self.built]
         if not variants:
             return
         kernels = {v: v.translate(f"{v.fn.__name__}_{i}") for i, v in enumerate(variants)}
