@@ -57,7 +57,7 @@ class Plan:
     @property
     def sampled(self) -> list[Request]:
         """The requests that get a token, in the order of the logits' rows."""
-        return [chunk.request for chunk in self.chunks if chunk.is_last]
+        return [request for request, _, _, is_last in self.chunks if is_last]
 
 
 class BatchBuffers:
@@ -91,11 +91,9 @@ class BatchBuffers:
         seqs = len(chunks)
         requests, _, ends, _ = zip(*chunks, strict=True)
         self._seq_lens[:seqs] = ends
-        self._fill_table(requests, self._seq_lens[:seqs], num_decoding)
+        is_alike = self._fill_table(requests, self._seq_lens[:seqs], num_decoding)
         if num_decoding:
-            self._fill_decoding(requests[:num_decoding])
-        self._query_start[:num_decoding] = self._counting[:num_decoding]
-        self._logit_rows[:num_decoding] = self._counting[:num_decoding]
+            self._fill_decoding(requests[:num_decoding], is_alike)
         at = rows = num_decoding
         for seq in range(num_decoding, seqs):
             self._query_start[seq] = at
@@ -121,12 +119,19 @@ class BatchBuffers:
         slots[:] = [request.slot.number for request in requests if request.slot is not None]
         return slots
 
-    def _fill_decoding(self, requests: Sequence[Request]) -> None:
+    def _fill_decoding(self, requests: Sequence[Request], is_alike: bool) -> None:
         """One token each, from plain numbers: much faster than an array access per request."""
         size, count = self._page_size, len(requests)
         positions, slots = self._positions[:count], self._slots[:count]
-        np.subtract(self._seq_lens[:count], 1, out=positions)
         self._token_ids[:count] = [request.last_token for request in requests]
+        if is_alike:  # in the page of the token before, so as much further as the position
+            moved = self._seq_lens[:count] - positions
+            moved -= 1
+            positions += moved
+            slots += moved
+            return
+        np.subtract(self._seq_lens[:count], 1, out=positions)
+        self._query_start[:count] = self._logit_rows[:count] = self._counting[:count]
         columns = positions // size
         within = positions - columns * size
         columns += self._counting[:count] * self._table.shape[1]
@@ -144,15 +149,16 @@ class BatchBuffers:
 
     def _fill_table(
         self, requests: Sequence[Request], ends: NDArray[np.int32], num_decoding: int
-    ) -> None:
+    ) -> bool:
         """A row for each chunk; a decoding row with the same pages as in the last step stays.
 
         A decoding request has pages for exactly its tokens, one that prefills may have more.
+        Whether all decode, and in the same pages as all did in the last step.
         """
         stamps = [request.pages_stamp for request in requests[:num_decoding]]
         stamps += [_UNKNOWN] * (len(requests) - num_decoding)
         if stamps == self._stamps and num_decoding == len(requests):
-            return
+            return True
         used = (-(-ends // self._page_size)).tolist()
         shape = (len(requests), max(used))
         if self._table.shape != shape:
@@ -164,6 +170,7 @@ class BatchBuffers:
                 self._table[row, :count] = requests[row].page_row[:count]
                 self._table[row, count:] = 0
         self._stamps = stamps
+        return False
 
     def _shaped(self, seqs: int, pages: int) -> NDArray[np.int32]:
         """A contiguous [seqs, pages] view; the memory doubles when contexts outgrow it."""

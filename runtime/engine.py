@@ -18,7 +18,7 @@ import dataclasses
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ..errors import RequestError, SglkError
@@ -33,7 +33,7 @@ from .request import FinishReason, Request, SamplingParams, Status
 from .request_checks import Ids, check_params, checked_prompt
 from .run_ahead import Flight, as_sampled_rows, changes_of, likeliest_rows
 from .sampler import RowState, sample
-from .scheduler import Event, Scheduler
+from .scheduler import PlainEvent, Scheduler
 from .stats import Stats
 from .steps import StepLoad, StepRecord
 from .text import AnswerText
@@ -69,20 +69,17 @@ class Engine:
         """Set by a step that computed nothing: when to step again unless a request arrives."""
         self.step_started: float | None = None
         """Since when a step is running; None between steps. Other threads may read it."""
-        self._audit = audit
+        self._audit, self._executor = audit, executor
         self._config = config or GenerationConfig()
-        self._executor = executor
         self.executable = executor.executable
         self.vocab_size = executor.executable.vocab_size
         self._live = Lives()
         self._ready: list[Output] = []
         self._flight: Flight | None = None
-        self._landed = 0.0
         self._deadlines = Deadlines()
         self._mask_worker: ThreadPoolExecutor | None = None
-        self._finished: Counter[str] = Counter()
-        self._num_generated = 0
-        self._step_seconds = self._device_seconds = 0.0
+        self._finished, self._num_generated = Counter[str](), 0
+        self._landed = self._step_seconds = self._device_seconds = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -269,8 +266,8 @@ class Engine:
             self._lose(flight, str(error))
             raise
         now = self.clock()
-        for row, live in enumerate(flight.rows):
-            if ids[row] < 0 and live.request.status is not Status.FINISHED:
+        for row in [row for row, token in enumerate(ids) if token < 0]:
+            if (live := flight.rows[row]).request.status is not Status.FINISHED:
                 reason = f"step: expected finite logits, got none in row {row}"
                 self._end(live, "error", now, reason)
         events = self.scheduler.land(flight.plan, ids)
@@ -324,14 +321,17 @@ class Engine:
         if self.on_step is not None:
             self.on_step(record)
 
-    def _outputs(self, events: list[Event], now: float) -> list[Output]:
+    def _outputs(self, events: Sequence[PlainEvent], now: float) -> list[Output]:
         """What each event adds to its answer; little more than that, as it runs for every token."""
         outputs: list[Output] = []
         lives, new = self._live, tuple.__new__
         for request, token, reason in events:
             live = lives[request.id]
             row, timing, error = live.row, live.timing, None
-            row.append(token)
+            if row.is_simple:
+                row.position += 1
+            else:
+                row.append(token)
             timing.last_token = now
             if timing.first_token is None:
                 timing.first_token = now

@@ -158,9 +158,9 @@ class Request:
     """
 
     __slots__ = (
-        "_keys", "_latest", "_tokens", "arrival", "arrival_step", "arrived_at", "bound_step",
-        "finish_reason", "id",
-        "last_token", "max_total", "namespace", "node", "num_cached", "num_computed", "num_matched",
+        "_keys", "_tokens", "arrival", "arrival_step", "arrived_at", "bound_step",
+        "finish_reason", "id", "last_token", "latest",
+        "max_total", "namespace", "node", "num_cached", "num_computed", "num_matched",
         "num_preemptions", "num_prompt", "num_published", "num_slots", "num_tokens", "page_row",
         "pages", "pages_stamp", "priority", "slot", "status", "stop_ids", "uses_cache",
     )  # fmt: skip
@@ -179,7 +179,8 @@ class Request:
         _check_int("priority", priority, -MAX_PRIORITY, MAX_PRIORITY, "lower is more urgent")
         self.id = id
         self._tokens = np.array(prompt, dtype=np.int32)
-        self._latest: list[int] = []
+        self.latest: list[int] = []
+        """The newest tokens, not yet in the array that `tokens` shows."""
         self.num_prompt = self.num_tokens = len(self._tokens)
         self.last_token = int(self._tokens[-1]) if self.num_prompt else -1
         self.max_total = self.num_prompt + max_new
@@ -230,27 +231,23 @@ class Request:
         """Add a generated token, or one that is known by its place in a step in flight only."""
         self.num_tokens += 1
         self.last_token = token
-        self._latest.append(token)
+        self.latest.append(token)
 
     def _gather(self) -> None:
         """Move the latest tokens, one by one in a list, to the others; one in flight also stays."""
-        if not self._latest:
+        if not self.latest:
             return
         if self.num_tokens > len(self._tokens):
             grown = np.zeros(min(2 * self.num_tokens, self.max_total), dtype=np.int32)
             grown[: len(self._tokens)] = self._tokens
             self._tokens = grown
-        self._tokens[self.num_tokens - len(self._latest) : self.num_tokens] = self._latest
-        del self._latest[: len(self._latest) - self.num_in_flight]
+        self._tokens[self.num_tokens - len(self.latest) : self.num_tokens] = self.latest
+        del self.latest[: len(self.latest) - self.num_in_flight]
 
     @property
     def num_in_flight(self) -> int:
         """1 while the newest token is known by its place in a step only, else 0."""
         return int(self.last_token < 0)
-
-    def land(self, token: int) -> None:
-        """The newest token, appended as a place, is known."""
-        self.last_token = self._latest[-1] = token
 
     def add_pages(self, pages: Sequence[Page]) -> None:
         """Take pages for the tokens that follow."""

@@ -19,7 +19,7 @@ requests before it) steps, whatever arrives later. `overdue` names those for whi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..errors import RequestError
 from .admission import Limits, check_admissible, is_prefix_in_flight
@@ -43,6 +43,10 @@ class Event(NamedTuple):
     request: Request
     token_id: int
     finish_reason: FinishReason | None
+
+
+PlainEvent: TypeAlias = tuple[Request, int, FinishReason | None]
+"""What an `Event` is, where one is made for every token."""
 
 
 class Scheduler:
@@ -89,17 +93,17 @@ class Scheduler:
         plan = Plan()
         self._start_oldest(plan)
         self._find_pages(plan)
+        running, new = self.running.values(), tuple.__new__  # a third of what `Chunk(...)` costs
+        plan.chunks = [
+            new(Chunk, (r, r.num_computed, r.num_tokens, True))
+            for r in running
+            if r.num_tokens - r.num_computed == 1 and r.num_tokens < r.max_total
+        ]
+        plan.num_decoding = len(plan.chunks)
         prefills: list[Request] = []
-        chunks, new = plan.chunks, tuple.__new__  # a third of what `Chunk(...)` costs
-        for request in self.running.values():
-            computed, known = request.num_computed, request.num_tokens
-            if known >= request.max_total:
-                continue  # its last token is in flight
-            if known - computed == 1:
-                chunks.append(new(Chunk, (request, computed, known, True)))
-            else:
-                prefills.append(request)
-        plan.num_decoding = len(chunks)
+        if plan.num_decoding < len(running):
+            # nothing is left of a request whose last token is in flight
+            prefills = [r for r in running if r.num_remaining != 1 and r.num_tokens < r.max_total]
         budget = prefill_budget(self.limits, plan.chunks, self.fit.model)
         for request in sorted(prefills, key=self._rank):
             if budget:
@@ -151,26 +155,26 @@ class Scheduler:
             request, start, end, is_last = chunk
             # decoding within a page, in place: this runs for every token
             is_quick = end - start == 1 and end % size and request.num_computed == start
-            if is_quick and request.status is running:
-                request.num_computed = end
-                if is_last:
-                    request.append(place_of(row))
+            if is_quick and is_last and request.status is running:
+                request.num_computed, request.num_tokens = end, end + 1
+                request.last_token = place = -1 - row  # as in `place_of`
+                request.latest.append(place)
             elif self._compute(chunk) and is_last:
                 request.append(place_of(row))
             row += is_last
 
-    def land(self, plan: Plan, sampled: Sequence[int]) -> list[Event]:
+    def land(self, plan: Plan, sampled: Sequence[int]) -> list[PlainEvent]:
         """The tokens of an advanced step; requests that ended meanwhile are left alone."""
-        events: list[Event] = []
-        finished, new = Status.FINISHED, tuple.__new__
+        events: list[PlainEvent] = []
+        finished = Status.FINISHED
         for request, token in zip(plan.sampled, sampled, strict=True):
             if request.status is finished:
                 continue
-            request.land(token)
+            request.last_token = request.latest[-1] = token
             if token in request.stop_ids or request.num_tokens >= request.max_total:
                 events.append(self._event(request, token))
             else:
-                events.append(new(Event, (request, token, None)))
+                events.append((request, token, None))
         return events
 
     def observe(self, record: StepRecord) -> None:

@@ -110,6 +110,7 @@ class CudaExecutable:
         self._in_flight: deque[Slot] = deque()
         self._latest: Slot | None = None
         self._unchosen: Slot | None = None
+        self._greedy_rows: NDArray[np.void] | None = None
         self._logits = DeviceLogits(self._reader, 0, 0, self.vocab_size)
         self._padded_rows = 0
         self.can_sample = SAMPLE in self._programs
@@ -186,7 +187,12 @@ class CudaExecutable:
     def submit(self, batch: StepBatch, rows: NDArray[np.void]) -> None:
         """Queue a step that chooses a token for each of its rows; see `RunsAhead`."""
         self._check_ahead(self.can_run_ahead, len(rows), len(batch.logit_rows))
-        is_greedy = ARGMAX in self._programs and bool((rows["top_k"] == 1).all())
+        if rows is not self._greedy_rows:
+            is_greedy = ARGMAX in self._programs and bool((rows["top_k"] == 1).all())
+            # rows that nobody can change are looked at once
+            self._greedy_rows = rows if is_greedy and not rows.flags.writeable else None
+        else:
+            is_greedy = True
         self._enqueue(batch, ARGMAX if is_greedy else SAMPLE, rows)
         self._in_flight.append(cast("Slot", self._latest))
 
