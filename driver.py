@@ -67,6 +67,10 @@ class Options:
     """Refuse ops that no kernel of the target does, instead of letting the host do them."""
     arches: tuple[str, ...] = ()
     """What to build for among the target's instruction sets or chips; empty: its default."""
+    tuning: str = ""
+    """A file of times that ``sglk tune`` measured, to choose kernels by; empty: what we ship."""
+    candidates: int = 0
+    """Ways to do each piece of work that are put into the artifact for ``sglk tune`` to measure."""
     selftest: bool = True
     """Put self-test vectors into the artifact and run them at the end."""
 
@@ -156,7 +160,7 @@ def compile(
     with arches after a colon: ``cpu``, ``cpu:x86_64_v3,x86_64_v4``. Errors are `SglkError`
     sentences; nothing half-made is left behind.
     """
-    from .targets.backend import open_backend
+    from .targets.backend import check_choices, open_backend
 
     name, colon, arches = target.partition(":")
     backend = open_backend(name)
@@ -164,7 +168,7 @@ def compile(
     if options.get("activations") is None:
         options["activations"] = backend.activations
     chosen = Options(**options)
-    backend.check(chosen)
+    check_choices(backend, chosen)
     path = Path(output) if output else Path(f"{_name(model)}.sglk")
     example = {"args": args, "kwargs": kwargs, "dims": dims, "const": const, "sizes": sizes}
     return _Compile(model, example, backend, chosen, progress or _silent).run(path)
@@ -207,24 +211,17 @@ def optimize(captured: Captured, target: Target, options: Options) -> tuple[Grap
     return graph, run_pipeline(graph, pipeline(target, chosen))
 
 
+@dataclass
 class _Compile:
     """One compile: the stages in order."""
 
-    def __init__(
-        self,
-        model: Any,
-        example: Mapping[str, Any],
-        backend: Backend,
-        options: Options,
-        progress: Progress,
-    ) -> None:
-        self.model = model
-        self.example = example
-        self.backend = backend
-        self.options = options
-        self.progress = progress
-        self.clock = Clock()
-        self.passes: list[Any] = []
+    model: Any
+    example: Mapping[str, Any]
+    backend: Backend
+    options: Options
+    progress: Progress
+    clock: Clock = field(default_factory=Clock)
+    passes: list[Any] = field(default_factory=list)
 
     def run(self, path: Path) -> Compiled:
         from .frontend import load_model
@@ -314,6 +311,7 @@ class _Compile:
         cases: Sequence[Case | ForwardCase],
     ) -> Any:
         from .targets.assemble import Parts
+        from .targets.backend import candidates_of
         from .targets.dummy_weights import dummy_fill
         from .targets.host_calls import is_batch_invariant
         from .targets.selftest import num_pages
@@ -332,6 +330,7 @@ class _Compile:
             graph_text=step.as_text(),
             files=_tokenizer_members(captured.tokenizer) if captured.tokenizer else {},
             plans=self.backend.plans(program),
+            members=candidates_of(self.backend, lowering, self.options, self.progress),
             selftest=cases,
             selftest_tolerance=self.options.tolerance,
             selftest_pages=num_pages(target.page_size),

@@ -24,6 +24,7 @@ COMMANDS = {
     "plan": "print what fits into a memory budget",
     "sim": "replay a trace of requests without a device",
     "verify": "check an artifact's hashes and run its self-test",
+    "tune": "measure kernels on a chip, for the next compile to choose by",
     "bench": "measure an artifact on this machine",
     "finish": "add kernels that only a vendor's toolchain can make",
     "doctor": "check whether this machine is ready",

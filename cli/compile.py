@@ -14,6 +14,9 @@ from ..errors import SglkError
 from .onnx_options import add_onnx_options, onnx_options
 from .report import summary_lines
 
+CANDIDATES = 4
+"""Of each product and row count: a few minutes of compiling for a model of 8 billion parameters."""
+
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -44,6 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no summary")
     _add_numbers(parser)
+    _add_tuning(parser)
     add_onnx_options(parser)
     _add_report(parser)
     return parser
@@ -97,6 +101,25 @@ def _add_numbers(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_tuning(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tuning",
+        metavar="FILE",
+        default="",
+        help="cuda: times measured by sglk tune, to choose kernels by before those that we ship",
+    )
+    parser.add_argument(
+        "--candidates",
+        metavar="N",
+        type=int,
+        nargs="?",
+        default=0,
+        const=CANDIDATES,
+        help="cuda: put N ways to compute each product into the artifact, for sglk tune to measure "
+        f"(default: {CANDIDATES})",
+    )
+
+
 def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
@@ -140,6 +163,7 @@ def _run(options: argparse.Namespace) -> int:
             progress=None if options.quiet else bars,
             **_choices(options),
             weights=options.weights,
+            candidates=options.candidates,
             selftest=not options.no_selftest,
             **onnx_options(options),
         )
@@ -169,6 +193,7 @@ def _choices(options: argparse.Namespace) -> dict[str, Any]:
         "handwritten": not options.no_handwritten,
         "quant": options.quant,
         "strict": options.strict,
+        "tuning": options.tuning,
     }
 
 

@@ -60,6 +60,8 @@ class Target:
     """Whether rows of kernels written by hand may be chosen."""
     batch_invariant: bool = True
     """Whether a token's result must have the same bits whatever is computed beside it."""
+    tuning: str = ""
+    """Content of a file of measured times, in the target's own form; empty: what we ship."""
 
     def supports(self, dtype: DType) -> bool:
         if dtype.form is not None:

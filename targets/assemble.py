@@ -57,6 +57,8 @@ class Parts:
     """Tokenizer files by name."""
     plans: Mapping[str, bytes] = field(default_factory=dict)
     """Launch plans by entry, in the form of the target's device."""
+    members: Mapping[str, bytes] = field(default_factory=dict)
+    """What else the target puts into the artifact, by member name."""
     selftest: Sequence[Case | ForwardCase] = ()
     selftest_tolerance: float = 1e-3
     selftest_pages: int = 0
@@ -91,6 +93,8 @@ def write_artifact(
         writer.add_bytes(f"programs/{entry}.json", program.to_json())
     for name, plan in parts.plans.items():
         writer.add_bytes(f"plans/{name}.plan", plan)
+    for name, data in parts.members.items():
+        writer.add_bytes(name, data)
     records = kernel_records(parts.lowering, parts.libraries)
     writer.add_bytes("kernels.json", _json(records))
     writer.add_bytes("graph.txt", parts.graph_text.encode())

@@ -54,6 +54,14 @@ class Choices(Protocol):
     def round_weights(self) -> bool:
         """Whether weights may be rounded where many rows are multiplied."""
 
+    @property
+    def tuning(self) -> str:
+        """A file of times measured on the chip, for a backend that `Tunes`; "": none."""
+
+    @property
+    def candidates(self) -> int:
+        """How many ways to do a piece of work the artifact is to have, for `Tunes`."""
+
 
 class Packed(Protocol):
     """Bytes of one weight; ``sections`` maps a plane's name to its offset and length."""
@@ -108,6 +116,17 @@ class Explains(Protocol):
 
 
 @runtime_checkable
+class Tunes(Protocol):
+    """A backend that chooses kernels by times which ``sglk tune`` measures on the chip."""
+
+    def candidates(
+        self, lowering: Lowering, choices: Choices, progress: Progress
+    ) -> Mapping[str, bytes]:
+        """Members of the artifact with up to ``choices.candidates`` ways to do each piece of work,
+        for `device.Tunes` to measure."""
+
+
+@runtime_checkable
 class HasEmulator(Protocol):
     """A backend whose artifacts run without the chip too."""
 
@@ -115,8 +134,36 @@ class HasEmulator(Protocol):
     """The device that stands in for it."""
 
 
+def check_choices(backend: Backend, choices: Choices) -> None:
+    """Refuse with `LoweringError`, before any work, what a target does not have."""
+    check_tunes(backend, choices)
+    backend.check(choices)
+
+
+def check_tunes(backend: Backend, choices: Choices) -> None:
+    """Refuse measured times where nothing is chosen by them."""
+    if choices.candidates < 0:
+        raise LoweringError(f"--candidates: expected 0 or more, got {choices.candidates}")
+    for name in ("tuning", "candidates"):
+        if getattr(choices, name) and not isinstance(backend, Tunes):
+            raise LoweringError(
+                f"--{name}: expected a target whose kernels are chosen by measured times, as those"
+                f" of cuda are, got {backend.name}"
+            )
+
+
+def candidates_of(
+    backend: Backend, lowering: Lowering, choices: Choices, progress: Progress
+) -> Mapping[str, bytes]:
+    """What `sglk tune` will measure; empty where nobody asked for it."""
+    if not choices.candidates or not isinstance(backend, Tunes):
+        return {}
+    return backend.candidates(lowering, choices, progress)
+
+
 def facts_of(backend: Backend, choices: Choices, strict: bool) -> Target:
     """The target's facts; ``strict``: without ops that the host does for it."""
+    check_tunes(backend, choices)
     facts = backend.target(choices)
     return replace(facts, features=facts.features - {HOST_OPS}) if strict else facts
 

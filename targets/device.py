@@ -5,7 +5,7 @@ Run-time face: NumPy, the standard library and errors only. Every array is C-con
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -340,3 +340,14 @@ class SlotDevice(Protocol):
         num_slots: int = 0,
     ) -> Executable:
         """As `Device.load`, with ``num_slots`` slots of each state, the reserved one included."""
+
+
+@runtime_checkable
+class Tunes(Protocol):
+    """A `Device` may offer this too: measuring what a compile kept for it (`backend.Tunes`)."""
+
+    def tune(
+        self, artifact: Artifact, progress: Callable[[str, int, int], None]
+    ) -> tuple[dict[str, object], int]:
+        """Content of a tuning file, and how many ways of doing a piece of work were refused, since
+        the chip cannot run them or their results are not those of the others."""

@@ -116,7 +116,7 @@ class Artifact:
     def read_into(self, name: str, start: int, target: NDArray[np.uint8]) -> None:
         """Copy a blob's bytes from ``start`` on into an array; faster than from the map, and any
         thread may."""
-        self._container.read_into(str(self.weights[name]["blob"]), start, memoryview(target))
+        self._container.read_into(str(self.weights[name]["blob"]), start, target.data)
 
     def fill(self, name: str) -> Fill | None:
         """How a weight is made on load; None when the file holds it."""

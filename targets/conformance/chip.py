@@ -30,6 +30,8 @@ class KitChoices:
     handwritten: bool = True
     round_weights: bool = False
     batch_invariant: bool = False
+    tuning: str = ""
+    candidates: int = 0
 
 
 @dataclass

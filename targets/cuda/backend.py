@@ -17,13 +17,15 @@ from ..lowering import Lowering
 from ..packing import ROW_GRANULES, Packed
 from ..tilec import KernelCache
 from .build import build_libraries
+from .candidates import candidates
 from .compile import lower
 from .device.arch import best_of
 from .device.cuda_driver import capability_here
 from .device.plan_file import to_bytes
 from .device.program_code import encode
 from .entries import add_entries, add_entries_of, expand
-from .facts import chips_named, cuda_target
+from .facts import chips_named, cuda_target, weakest
+from .measured import checked_tuning
 from .packing import pack_weight
 from .table import TABLE
 
@@ -46,10 +48,17 @@ class CudaBackend:
             )
         if find_spec("triton") is None:
             raise LoweringError("--target cuda: expected Triton, got none (pip install triton)")
+        self._tuning(choices)
 
     def target(self, choices: Choices) -> Target:
-        chips = chips_named(choices.arches)
-        return cuda_target(chips, batch_invariant=choices.batch_invariant)
+        chips, invariant = chips_named(choices.arches), choices.batch_invariant
+        return cuda_target(chips, batch_invariant=invariant, tuning=self._tuning(choices))
+
+    def _tuning(self, choices: Choices) -> str:
+        """One program serves all chips: tiles are those of the weakest."""
+        if not choices.tuning:
+            return ""
+        return checked_tuning(choices.tuning, [weakest(chips_named(choices.arches)).isa])
 
     def lower(self, graph: Graph, target: Target, *, partial: bool = False) -> Lowering:
         lowering = lower(graph, target, partial=partial)
@@ -62,6 +71,11 @@ class CudaBackend:
     def build(self, lowering: Lowering, choices: Choices, progress: Progress) -> list[Library]:
         kernels = [lowering.kernels[symbol] for symbol in sorted(lowering.kernels)]
         return build_libraries(kernels, chips_named(choices.arches), KernelCache(), progress)
+
+    def candidates(
+        self, lowering: Lowering, choices: Choices, progress: Progress
+    ) -> Mapping[str, bytes]:
+        return candidates(lowering, chips_named(choices.arches), choices.candidates, progress)
 
     def pack_weight(self, name: str, array: Array, dtype: DType, layout: str) -> Packed:
         return pack_weight(name, array, dtype, layout)

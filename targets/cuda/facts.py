@@ -137,7 +137,9 @@ def forms_of(chip: Chip) -> frozenset[str]:
     return frozenset(("i4", "i8", *(["e4m3"] if FP8_PRODUCTS in chip.features else [])))
 
 
-def cuda_target(chips: Sequence[Chip], *, batch_invariant: bool = False) -> Target:
+def cuda_target(
+    chips: Sequence[Chip], *, batch_invariant: bool = False, tuning: str = ""
+) -> Target:
     """Facts that hold for all of these chips, and what the user asks for."""
     base = weakest(chips)
     rates = {"bf16": base.bf16.value} | ({"fp8": base.fp8.value} if base.fp8 else {})
@@ -160,4 +162,5 @@ def cuda_target(chips: Sequence[Chip], *, batch_invariant: bool = False) -> Targ
         features=base.features,
         forms=frozenset() if batch_invariant else forms_of(base),
         batch_invariant=batch_invariant,
+        tuning=tuning,
     )

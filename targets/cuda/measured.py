@@ -1,6 +1,7 @@
 """Measured times of matrix products: what a chip did with a tile outranks what the model says.
 
-Files of ``measured/`` are JSON, one per chip, as ``bench/tuning_file.py`` writes them:
+Files of ``measured/`` are JSON, one per chip, as ``bench/tuning_file.py`` writes them; those of
+``sglk tune`` are alike:
 
     {"format": 1, "arch": "sm_90", "chip": "H200", "linear": [RECORD, ...], "normed": [...]}
 
@@ -23,16 +24,27 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from ...errors import LoweringError
-from .tiles import PART_ROWS, SKINNY_ROWS, LinearConfig, smem_bytes, tiles_of
+from ..kernel import argument_names
+from .tiles import (
+    PART_ROWS,
+    SKINNY_ROWS,
+    LinearConfig,
+    block_of,
+    smem_bytes,
+    stage_bytes,
+    tiles_of,
+)
 from .weight_form import PLAIN, WeightForm, form_of_key
 
 FORMAT = 1
+HOW = "make it with sglk tune, on the chip to compile for"
 FILES = {"sm_90": "h200.json"}
 """The measurements of an architecture's usual chip."""
 SMALLEST_TILE = 16
@@ -99,7 +111,7 @@ def alike(records: Sequence[Record], product: Product, config: LinearConfig) -> 
 def _kind(config: LinearConfig) -> tuple[object, ...]:
     """What all sizes of one way have in common."""
     c = config.constants
-    names = ("BLOCK_N", "BLOCK_K", "UNITS", "STREAM", "SWAP", "SPLITS")
+    names = ("BLOCK_N", "EXTRA", "BLOCK_K", "UNITS", "STREAM", "SWAP", "SPLITS")
     tile = (c.get(name) for name in names)
     return (config.kernel, config.x, *tile, config.num_warps, config.num_stages)
 
@@ -131,24 +143,68 @@ def fit(config: LinearConfig, product: Product) -> LinearConfig:
         return replace(config, constants={**constants, "ROWS": rows})
     if constants["GROUP_M"] == 0:
         constants["BLOCK_M"] = max(SMALLEST_TILE, rows)
-    block = (constants["BLOCK_M"], constants["BLOCK_N"], constants["BLOCK_K"])
+    block = block_of(constants)
     tiles = tiles_of(block, product.m, product.n, product.gated)
     if "SPLITS" in constants:
         splits = constants["SPLITS"]
     else:
         splits = -(-constants["PROGRAMS"] // tiles) if constants.get("STREAM") else 1
-    smem = smem_bytes(block, config.num_stages, 1 if config.x == "e4m3" else 2)
+    bytes_of = stage_bytes if "EXTRA" in constants else smem_bytes
+    smem = bytes_of(block, config.num_stages, 1 if config.x == "e4m3" else 2)
     return replace(config, constants=constants, splits=splits, smem_bytes=smem, tiles=tiles)
 
 
 @functools.cache
-def all_records(arch: str, part: str = "linear") -> tuple[Record, ...]:
-    """Every record of an architecture; none where nobody has measured."""
+def all_records(arch: str, part: str = "linear", tuning: str = "") -> tuple[Record, ...]:
+    """Every record of an architecture: of a user's ``tuning``, and ours of other products."""
+    own = tuple(read_records(json.loads(tuning), "--tuning", part)) if tuning else ()
+    known = {record.product for record in own}
+    return own + tuple(r for r in _shipped(arch, part) if r.product not in known)
+
+
+@functools.cache
+def _shipped(arch: str, part: str) -> tuple[Record, ...]:
+    """What the tree has; none where nobody has measured."""
     name = FILES.get(arch)
     if name is None:
         return ()
     text = files(__package__).joinpath("measured", name).read_text(encoding="utf-8")
     return tuple(read_records(json.loads(text), name, part))
+
+
+def checked_tuning(path: str, arches: Collection[str]) -> str:
+    """The content of a tuning file for one of these architectures; else `LoweringError`."""
+    where = f"--tuning {path}"
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        content = json.loads(text)
+    except OSError as error:
+        raise LoweringError(f"{where}: cannot read it: {error.strerror}") from error
+    except ValueError as error:
+        raise LoweringError(f"{where}: expected JSON, got {error} ({HOW})") from error
+    if not isinstance(content, dict) or "arch" not in content:
+        raise LoweringError(f"{where}: expected a tuning file, got other JSON ({HOW})")
+    if content["arch"] not in arches:
+        raise LoweringError(
+            f"{where}: expected times of {' or '.join(arches)}, got those of {content['arch']}"
+            f" {content.get('chip', '')} ({HOW})"
+        )
+    for part in ("linear", "normed"):
+        for number, record in enumerate(read_records(content, where, part)):
+            _check_kernel(f"{where}: record {number}", record.config)
+    return text
+
+
+def _check_kernel(where: str, config: LinearConfig) -> None:
+    """Kernels and their constants change from version to version."""
+    try:
+        known = argument_names(config.kernel)
+    except LoweringError as error:
+        raise LoweringError(
+            f"{where}: no kernel {config.kernel} in this version ({HOW})"
+        ) from error
+    if unknown := sorted(set(config.constants) - set(known)):
+        raise LoweringError(f"{where}: {config.kernel} has no {unknown[0]} in this version ({HOW})")
 
 
 def read_records(content: Mapping[str, Any], where: str, part: str = "linear") -> Iterator[Record]:

@@ -171,14 +171,26 @@ def _tile(config: LinearConfig) -> dict[str, int]:
     return {**config.constants, **sizes}
 
 
-def _options(target: Target, product: Product) -> Iterator[tuple[LinearConfig, TileCost]]:
+def ways(target: Target, product: Product, most: int) -> list[LinearConfig]:
+    """The most promising ways to compute a product, measured or not, best first."""
+    found: dict[str, tuple[float, LinearConfig]] = {}
+    for config, cost in _options(target, product, every=True):
+        if cost.on_chip_bytes <= target.memory[0].bytes:
+            seconds = cost.measured or modelled(target, *PEAK, cost)[0]
+            found.setdefault(f"{config.kernel} {config.x} {_tile(config)}", (seconds, config))
+    return [config for _, config in sorted(found.values(), key=lambda each: each[0])[:most]]
+
+
+def _options(
+    target: Target, product: Product, every: bool = False
+) -> Iterator[tuple[LinearConfig, TileCost]]:
     """Ways to compute a product: measured ones, else those of other row counts, else any."""
-    records = all_records(target.arch)
+    records = all_records(target.arch, tuning=target.tuning)
     known = exact(records, product)
     for record in known:
         seconds = record.seconds + _side_seconds(record.config)
         yield record.config, replace(_cost(record.config, product), measured=seconds)
-    if known:
+    if known and not every:
         return
     for record in near(records, product):
         cost = _cost(record.config, product)
@@ -236,7 +248,7 @@ def normed_way(
     if config.kernel not in GEMVS or reach.high is None:
         return None
     product = Product(reach.high, n, k, gated, form)
-    measured = exact(all_records(target.arch, "normed"), product)
+    measured = exact(all_records(target.arch, "normed", target.tuning), product)
     if not measured:
         return config if k <= SHORT_ROW else None
     best = min(measured, key=lambda record: record.seconds)

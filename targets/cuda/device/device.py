@@ -18,6 +18,7 @@ from .driver import Chip, Driver
 from .executable import CudaExecutable, state_bytes
 from .plan_file import code_of
 from .recipes import STEP
+from .tune import Progress, tune
 
 MAX_PAGES = 2**31 - 1
 _log = logging.getLogger(__name__)
@@ -63,6 +64,15 @@ class CudaDevice:
             return 0
         states = code_of(artifact, STEP).states
         return sum(state_bytes(s.bytes, 2) - state_bytes(s.bytes, 1) for s in states)
+
+    def tune(self, artifact: Artifact, progress: Progress) -> tuple[dict[str, object], int]:
+        """Measure the ways to compute products that a compile kept for it; see `Tunes`."""
+        _check_target(artifact)
+        driver = self._open_driver(self.index)
+        try:
+            return tune(driver, artifact, progress)
+        finally:
+            driver.close()
 
 
 def open_device(number: str = "") -> CudaDevice:
