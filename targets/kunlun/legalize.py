@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ...errors import LoweringError
 from ..tilec.footprint import Footprint, footprint
+from ..tilec.hazards import is_half_product
 from ..tilec.ir import Function, Op, Scalar, Tensor, Value
 from ..tilec.limits import broken_limits, refuse_types
 from ..tilec.memory_model import DOCUMENTED, INFERRED, MemoryModel
@@ -165,7 +166,7 @@ def _risks(op: Op, on_engine: bool) -> Iterator[Violation]:
     if is_float and not on_engine and 1 < _lanes(op.result) <= SHORT_LANES:
         what = f"more than {SHORT_LANES} lanes"
         yield _violation("short-tail", DOCUMENTED, op, what, op.result.type)
-    if op.name == "arith.mulf" and _is_mixed(op):
+    if op.name == "arith.mulf" and is_half_product(op):
         yield _violation("half-product", DOCUMENTED, op, "operands of one type", "fp16 and fp32")
 
 
@@ -175,18 +176,6 @@ def _lanes(value: Value) -> int:
 
 def _is_tile(value: Value, element: str) -> bool:
     return isinstance(value.type, Tensor) and value.element == Scalar(element)
-
-
-def _is_mixed(op: Op) -> bool:
-    halves = [_was_half(operand) for operand in op.operands]
-    return any(halves) and not all(halves)
-
-
-def _was_half(value: Value) -> bool:
-    op = value.op
-    while op is not None and op.name in ("tt.splat", "tt.broadcast", "tt.expand_dims"):
-        op = op.operands[0].op
-    return op is not None and op.name == "arith.extf" and op.operands[0].element == Scalar("f16")
 
 
 def _repeated_loops(function: Function) -> Iterator[Violation]:

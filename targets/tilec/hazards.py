@@ -52,7 +52,7 @@ class Hazards:
             return ctx.at(op.operands[1], index) if self.has("where-bf16") else None
         if op.name == "arith.cmpf" and self.has("negative-zero"):
             return _compare_bits(ctx, op, index)
-        if op.name == "arith.mulf" and self.has("half-product") and _is_mixed(op):
+        if op.name == "arith.mulf" and self.has("half-product") and is_half_product(op):
             return _half_product(ctx, op, index)
         if op.name in _FLOAT_OPS and self.has("short-tail"):
             return self._short(ctx, value, op, index)
@@ -135,7 +135,7 @@ def _as_bits(em: Emitter, e: Expr) -> Expr:
     return floats.bitcast(em, e, I32)
 
 
-def _is_mixed(op: Op) -> bool:
+def is_half_product(op: Op) -> bool:
     """One side was fp16 before it met fp32."""
     halves = [_was_half(operand) for operand in op.operands]
     return any(halves) and not all(halves)

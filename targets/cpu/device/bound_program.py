@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ....errors import DeviceError
 from ...artifact import Buffer
+from ...artifact.border_types import BORDER_TYPES
 from ...dim_code import DimExpr, parse
 from .host_calls import HostCalls
 from .library import ARENA_TOO_SMALL, OK, Library, Step
@@ -18,15 +19,6 @@ from .memory import Memory
 from .plan_code import ARENA, PlanCode
 
 Array = NDArray[np.generic]
-DTYPES: dict[str, np.dtype[np.generic]] = {
-    name: np.dtype(numpy)
-    for name, numpy in {
-        "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
-        "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8,
-        "u64": np.uint64, "u32": np.uint32, "u16": np.uint16, "u8": np.uint8, "bool": np.bool_,
-    }.items()
-}  # fmt: skip
-"""NumPy types at the border; bf16 travels as its raw 16 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,14 +88,14 @@ class BoundProgram:
         self._reference = ctypes.byref(self._step)
 
     def _border(self, buffer: Buffer) -> Border:
-        if buffer.dtype not in DTYPES:
+        if buffer.dtype not in BORDER_TYPES:
             raise DeviceError(
-                f"cpu: {buffer.kind} {buffer.name}: expected a type of {sorted(DTYPES)},"
+                f"cpu: {buffer.kind} {buffer.name}: expected a type of {sorted(BORDER_TYPES)},"
                 f" got {buffer.dtype}"
             )
         shape = tuple(parse(text, self.symbols) for text in buffer.shape)
         number = self._numbers[buffer.kind, buffer.name]
-        return Border(buffer.name, number, DTYPES[buffer.dtype], shape)
+        return Border(buffer.name, number, BORDER_TYPES[buffer.dtype], shape)
 
     def input_base(self, name: str) -> int:
         """The number of an input's memory; -1 when the program has no such input."""

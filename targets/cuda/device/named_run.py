@@ -10,21 +10,12 @@ from numpy.typing import NDArray
 
 from ....errors import ArtifactError, DeviceError
 from ...artifact import Buffer
+from ...artifact.border_types import BORDER_TYPES
 from ...dim_code import parse
 from .bound_program import BoundProgram
 from .driver import Driver
 from .memory import DeviceMemory, aligned
 from .reader import Reader
-
-DTYPES: dict[str, np.dtype[np.generic]] = {
-    name: np.dtype(numpy)
-    for name, numpy in {
-        "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": np.uint16,
-        "i64": np.int64, "i32": np.int32, "i16": np.int16, "i8": np.int8,
-        "u64": np.uint64, "u32": np.uint32, "u16": np.uint16, "u8": np.uint8, "bool": np.bool_,
-    }.items()
-}  # fmt: skip
-"""NumPy types at the border; bf16 travels as its raw 16 bits."""
 
 
 def run_named(
@@ -91,12 +82,12 @@ def _extents(program: BoundProgram, buffer: Buffer, symbols: Mapping[str, int]) 
 
 
 def _dtype(buffer: Buffer) -> np.dtype[np.generic]:
-    if buffer.dtype not in DTYPES:
+    if buffer.dtype not in BORDER_TYPES:
         raise ArtifactError(
-            f"cuda: {buffer.kind} {buffer.name}: expected a type of {sorted(DTYPES)},"
+            f"cuda: {buffer.kind} {buffer.name}: expected a type of {sorted(BORDER_TYPES)},"
             f" got {buffer.dtype}"
         )
-    return DTYPES[buffer.dtype]
+    return BORDER_TYPES[buffer.dtype]
 
 
 def _read(

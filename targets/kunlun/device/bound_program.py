@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ....errors import DeviceError
 from ...artifact import Buffer, Program
+from ...artifact.border_types import BORDER_TYPES
 from ...artifact.host_ops import HostOps
 from .launch_list import LaunchList, Region
 from .player import Player
@@ -18,14 +19,10 @@ from .vendor import VendorAdapter
 from .xpu import LoadedKernel, Xpu
 
 Array = NDArray[Any]
-DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(numpy)
-    for name, numpy in {
-        "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i64": np.int64, "i32": np.int32,
-        "i16": np.int16, "i8": np.int8, "u8": np.uint8, "bool": np.bool_,
-    }.items()
-}  # fmt: skip
-"""NumPy types at the border; bf16 travels as its raw 16 bits."""
+DTYPES = {
+    name: BORDER_TYPES[name]
+    for name in ("f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool")
+}
 ALIGN = 128
 """Bytes; where inputs and outputs start in their block."""
 
