@@ -52,8 +52,9 @@ class Options:
     several times as fast, rounded; ``int8``, faster still for weights of block types (others: as
     bf16), and rounded more."""
     round_weights: bool = False
-    """With activations of bf16: round weights too where 32 rows or more are multiplied. Prompts are
-    faster; a token's result then depends on how many are computed with it."""
+    """With activations of bf16 or int8: with 32 rows or more products round weights to bf16,
+    and x instead of making it int8. Prompts are faster; a token's result then depends on how many
+    are computed with it."""
     batch_invariant: bool = False
     """One order of sums whatever is computed beside a token, where that costs speed (CUDA)."""
     handwritten: bool = True
@@ -89,10 +90,10 @@ class Options:
                 f"--activations: expected f32 with --dtype fp32, got {self.activations} "
                 "(--dtype bf16 goes with it)"
             )
-        if self.round_weights and self.activations != "bf16":
+        if self.round_weights and self.activations == "f32":
             raise SglkError(
-                f"--round-weights: expected --activations bf16, got {self.activations} "
-                "(other products have no rounded form)"
+                "--round-weights: expected --activations bf16 or int8, got f32 "
+                "(exact products have no rounded form)"
             )
         if self.round_weights and self.batch_invariant:
             raise SglkError("--batch-invariant: expected no --round-weights, got both")

@@ -16,6 +16,7 @@ Artifacts are compiled and compared over the same prompts and the reference's gr
   keep  the stored block types: last-token logits within 1e-2
   keep-bf16, keep-int8  the same with --activations bf16 and int8: teacher forcing, as bf16, and
         last-token logits within the tolerance of that mode's self-test
+  keep-bf16-rounded, keep-int8-rounded  the same with --round-weights
   an artifact with --reference  as keep-bf16, with no compiler and no transformers
 
 Each line of the verdict passes or fails; the exit status is 1 when one fails.
@@ -47,16 +48,24 @@ ARTIFACTS = {
     "keep": {"dtype": "bf16", "quant": "keep"},
     "keep-bf16": {"dtype": "bf16", "quant": "keep", "activations": "bf16"},
     "keep-int8": {"dtype": "bf16", "quant": "keep", "activations": "int8"},
-}
+    "keep-bf16-rounded": {
+        "dtype": "bf16", "quant": "keep", "activations": "bf16", "round_weights": True
+    },
+    "keep-int8-rounded": {
+        "dtype": "bf16", "quant": "keep", "activations": "int8", "round_weights": True
+    },
+}  # fmt: skip
 STORED = "stored"
 """What an artifact is called that was not compiled here."""
-FORCED = ("bf16", "keep-bf16", "keep-int8", STORED)
+FORCED = ("bf16", *(name for name in ARTIFACTS if name.startswith("keep-")), STORED)
 """Judged by teacher forcing."""
 LIMITS = {
     "fp32": 1e-3,
     "keep": 1e-2,
     "keep-bf16": TOLERANCE["bf16"],
     "keep-int8": TOLERANCE["int8"],
+    "keep-bf16-rounded": TOLERANCE["bf16"],
+    "keep-int8-rounded": TOLERANCE["int8"],
     STORED: TOLERANCE["bf16"],
 }
 """Largest relative L2 error of last-token logits."""

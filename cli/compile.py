@@ -80,7 +80,8 @@ def _add_numbers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--round-weights",
         action="store_true",
-        help="with bf16 activations: faster prompts, but results depend on the batch",
+        help="with bf16 or int8 activations: from 32 rows on products round weights to bf16 (and "
+        "multiply bf16 instead of integers); faster prompts, but results depend on the batch",
     )
     parser.add_argument(
         "--no-handwritten",

@@ -60,6 +60,9 @@ class Target:
     """Whether rows of kernels written by hand may be chosen."""
     batch_invariant: bool = True
     """Whether a token's result must have the same bits whatever is computed beside it."""
+    rounded_from: int = 0
+    """Rows from which products with weights of block types round them, and x, to bf16; 0: never. A
+    token's result then depends on how many are computed beside it."""
     tuning: str = ""
     """Content of a file of measured times, in the target's own form; empty: what we ship."""
 

@@ -108,8 +108,8 @@ def _round(target: Target, options: StepOptions) -> tuple[Pass, ...]:
         return (StoreActivations(), EliminateCommon())
     if options.activations == F32:
         return (SumGroups(), EliminateCommon()) if target.handwritten else ()
-    first = (QuantizeActivations(),) if options.activations == I8 else ()
-    rounding = (RoundActivations(), RoundAttention())
+    first = (QuantizeActivations(target.rounded_from),) if options.activations == I8 else ()
+    rounding = (RoundActivations(rounded_from=target.rounded_from), RoundAttention())
     return (*first, *rounding, EliminateCommon())
 
 

@@ -59,7 +59,7 @@ def _operands(op: Any, b: Builder, x: str, rest: tuple[str, ...]) -> tuple[str, 
         apart = b.op("Concat", b.op("Shape", rest[0]), b.ints(-1), axis=0)
         wide = b.op("Reshape", b.op("Cast", x, to=1), apart)
         whole = b.op("Mul", wide, groups)
-        return b.op("Reshape", whole, b.op("Shape", x)), rest[1:]
+        return b.op("Reshape", whole, b.op("Shape", x)), rest[op.num_sides :]
     return x, rest[1:] if op.has_sums else rest
 
 

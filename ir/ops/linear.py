@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from ..dim import as_dim, prod
-from ..dtype import BF16, F32, I8, DType
+from ..dtype import BF16, F32, I8, DType, round_bf16
 from ..op import Array, Cost, Op, expect
 from ..quantized import Quantized
 from ..types import TensorType, broadcast_shapes
@@ -37,6 +37,17 @@ def _may_multiply(x: TensorType, w: TensorType) -> bool:
     )
 
 
+def _expect_sides(where: str, op: Linear | GatedLinear, x: TensorType, *rest: TensorType) -> None:
+    """What follows w and belongs to x: scales or sums, and x rounded."""
+    expect(op.has_scales or x.dtype != I8, f"{where}: expected scales of {x}")
+    if op.has_side:
+        _expect_side(where, op, x, rest[0])
+    if op.rounded_from:
+        rounded = rest[op.has_side] if op.has_rounded else x
+        good = op.rounded_from > 0 and rounded == x.with_dtype(BF16)
+        expect(good, f"{where}: expected x rounded to bf16, got {x}, {rounded}")
+
+
 def _expect_side(where: str, op: Linear | GatedLinear, x: TensorType, side: TensorType) -> None:
     """Scales of integer x, or sums of float x, over groups of its last dim."""
     good = side.dtype == F32 and side.rank == x.rank and side.shape[:-1] == x.shape[:-1]
@@ -51,6 +62,13 @@ def _real(x: Array, scales: Array | None) -> Array:
         return x
     wide = np.repeat(scales, x.shape[-1] // scales.shape[-1], axis=-1)
     return np.asarray(x.astype(np.float32) * wide, np.float32)
+
+
+def _product(op: Linear | GatedLinear, x: Array, w: Array, *rest: Array) -> Array:
+    """x w^T as the op asks for with so many rows."""
+    if op.rounded_from and x.size // x.shape[-1] >= op.rounded_from:
+        return np.matmul(rest[op.has_side] if op.has_rounded else x, round_bf16(dense(w)).T)
+    return np.matmul(_real(x, rest[0] if op.has_scales else None), dense(w).T)
 
 
 @dataclass(frozen=True)
@@ -89,6 +107,9 @@ class Linear(Op):
     equal scales, in order: S the exact sum of integer x times (integer w - zero), and
     acc = fma(f32(S), d * dx, acc); for types with a minimum X the exact sum of integer x, and
     acc = fma(m, dx * f32(X), acc). d, m: f32 scales of the weight's group; dx: the scale of x.
+
+    ``rounded_from``: products of so many rows or more round to bf16 both x and w instead; where x
+    is i8, bf16 x follows its scales. 0: never.
     """
 
     has_bias: bool = False
@@ -97,6 +118,7 @@ class Linear(Op):
     has_sums: bool = False
     has_scales: bool = False
     dtype: DType = F32
+    rounded_from: int = 0
     name: ClassVar[str] = "linear"
 
     @property
@@ -104,11 +126,21 @@ class Linear(Op):
         """Whether scales or sums of x follow the weight."""
         return self.has_sums or self.has_scales
 
+    @property
+    def has_rounded(self) -> bool:
+        """Whether x rounded to bf16 follows those."""
+        return self.rounded_from > 0 and self.has_scales
+
+    @property
+    def num_sides(self) -> int:
+        """Operands after the weight that belong to x."""
+        return self.has_side + self.has_rounded
+
     def infer(self, x: TensorType, w: TensorType, *rest: TensorType) -> tuple[TensorType, ...]:
         good = _may_multiply(x, w)
         expect(good, f"linear: expected x f32 or bf16 [..., K] and w [N, K], got {x} and {w}")
         expect(
-            len(rest) == self.has_side + self.has_bias + self.has_residual,
+            len(rest) == self.num_sides + self.has_bias + self.has_residual,
             f"linear: got {len(rest)} optional operands",
         )
         expect(
@@ -117,20 +149,18 @@ class Linear(Op):
         )
         expect(self.dtype in (F32, BF16), f"linear: expected f32 or bf16, got {self.dtype}")
         result = TensorType(self.dtype, (*x.shape[:-1], w.shape[0]))
-        expect(self.has_scales or x.dtype != I8, f"linear: expected scales of {x}")
-        if self.has_side:
-            _expect_side("linear", self, x, rest[0])
+        _expect_sides("linear", self, x, *rest)
         if self.has_bias:
-            wanted, bias = TensorType(F32, w.shape[:1]), rest[self.has_side]
+            wanted, bias = TensorType(F32, w.shape[:1]), rest[self.num_sides]
             expect(bias == wanted, f"linear: expected a bias {wanted}, got {bias}")
         if self.has_residual:
             expect(rest[-1] == result, f"linear: expected a residual {result}, got {rest[-1]}")
         return (result,)
 
     def reference(self, x: Array, w: Array, *rest: Array) -> Array:
-        y = np.matmul(_real(x, rest[0] if self.has_scales else None), dense(w).T)
+        y = _product(self, x, w, *rest)
         if self.has_bias:
-            y = y + rest[self.has_side]
+            y = y + rest[self.num_sides]
         if self.activation:
             y = ACTIVATIONS[self.activation](y)
         return np.asarray(y + rest[-1] if self.has_residual else y, np.float32)
@@ -151,6 +181,7 @@ class GatedLinear(Op):
     has_sums: bool = False
     has_scales: bool = False
     dtype: DType = F32
+    rounded_from: int = 0
     name: ClassVar[str] = "gated_linear"
 
     @property
@@ -158,12 +189,20 @@ class GatedLinear(Op):
         """Whether scales or sums of x follow the weight."""
         return self.has_sums or self.has_scales
 
+    @property
+    def has_rounded(self) -> bool:
+        """Whether x rounded to bf16 follows those."""
+        return self.rounded_from > 0 and self.has_scales
+
+    @property
+    def num_sides(self) -> int:
+        """Operands after the weight that belong to x."""
+        return self.has_side + self.has_rounded
+
     def infer(self, x: TensorType, w: TensorType, *rest: TensorType) -> tuple[TensorType, ...]:
-        good = _may_multiply(x, w) and len(rest) == self.has_side
+        good = _may_multiply(x, w) and len(rest) == self.num_sides
         expect(good, f"gated_linear: expected x [..., K], w [2N, K], side, got {x}, {w}, {rest}")
-        expect(self.has_scales or x.dtype != I8, f"gated_linear: expected scales of {x}")
-        if self.has_side:
-            _expect_side("gated_linear", self, x, rest[0])
+        _expect_sides("gated_linear", self, x, *rest)
         rows = w.shape[0]
         expect(
             isinstance(rows, int) and rows % 2 == 0,
@@ -176,8 +215,7 @@ class GatedLinear(Op):
         return (TensorType(self.dtype, (*x.shape[:-1], as_dim(rows // 2))),)
 
     def reference(self, x: Array, w: Array, *side: Array) -> Array:
-        real = _real(x, side[0] if self.has_scales else None)
-        gate, up = np.split(np.matmul(real, dense(w).T), 2, axis=-1)
+        gate, up = np.split(_product(self, x, w, *side), 2, axis=-1)
         return np.asarray(ACTIVATIONS[self.activation](gate) * up, np.float32)
 
     def cost(self, inputs: Sequence[TensorType], outputs: Sequence[TensorType]) -> Cost:

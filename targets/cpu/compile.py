@@ -10,7 +10,7 @@ from ...ir.target import Target
 from ...passes.select_rows import select_rows
 from ..lowering import Lowering
 from ..tilec import native_isa
-from .facts import LANES, cpu_target
+from .facts import LANES, ROUNDED_FROM, cpu_target
 from .table import DENIED, TABLE
 
 
@@ -29,7 +29,11 @@ def target_for(
 ) -> Target:
     """Facts that hold for every variant: those of the narrowest one."""
     facts = cpu_target(min(isas, key=LANES.__getitem__))
-    return replace(facts, handwritten=handwritten, batch_invariant=batch_invariant)
+    facts = replace(facts, handwritten=handwritten, batch_invariant=batch_invariant)
+    if batch_invariant or not handwritten or not all(isa.endswith("_amx") for isa in isas):
+        return facts
+    buckets = (*facts.token_buckets, ROUNDED_FROM - 1)
+    return replace(facts, rounded_from=ROUNDED_FROM, token_buckets=buckets)
 
 
 def lower(graph: Graph, target: Target, *, partial: bool = False) -> Lowering:

@@ -17,6 +17,10 @@ PAGE_SIZE = 32
 """Keys of one page: two AVX-512 registers of f32 scores; small enough for fine prefix reuse."""
 TOKEN_BUCKETS = (1, 4, 16)
 """One token alone, a few streams, a full decode batch; above that, prefill tiles."""
+ROUNDED_FROM = 32
+"""Rows from which rounding weights once takes AMX less time than scaling the sum of every group.
+Against 8-bit activations, products of SmolLM2: 1.6 times the time with 16 rows, the same with 32,
+3/4 with 64, 2/5 with 512."""
 FUSED_OPS = frozenset(
     {"add_rmsnorm", "gated_linear", "linear", "rope_write_kv", "rope_write_kv.norms"}
 )

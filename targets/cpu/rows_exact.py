@@ -13,7 +13,7 @@ from ...ir.target import Target
 from ..lowering import Lowering
 from ..rows.linear import row_count
 from ..table import OperatorRow
-from .rows_native import DEPTH, OFF, accepts_exact, emit_gated, emit_linear
+from .rows_native import DEPTH, OFF, accepts_exact, emit_product
 
 
 def accepts_sums(node: Node, target: Target) -> str:
@@ -31,7 +31,7 @@ def emit_sums(node: Node, ctx: Lowering) -> None:
 
 
 ROWS = (
-    OperatorRow("linear", "c++-linear-f32", "c++", 15, accepts_exact, emit_linear),
-    OperatorRow("gated_linear", "c++-gated-linear-f32", "c++", 15, accepts_exact, emit_gated),
+    OperatorRow("linear", "c++-linear-f32", "c++", 15, accepts_exact, emit_product),
+    OperatorRow("gated_linear", "c++-gated-linear-f32", "c++", 15, accepts_exact, emit_product),
     OperatorRow("group_sums", "c++-group-sums", "c++", 20, accepts_sums, emit_sums),
 )

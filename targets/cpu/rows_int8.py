@@ -11,14 +11,15 @@ from ...ir.graph import Node
 from ...ir.ops.activations import QuantizeRows
 from ...ir.ops.linear import GatedLinear, Linear
 from ...ir.target import Target
-from ..lowering import Lowering, Operand, i32
-from ..rows.linear import row_count, vector
+from ..lowering import Lowering, i32
+from ..rows.linear import row_count
 from ..table import OperatorRow
 from .rows_native import (
     DEPTH,
     OFF,
     TILE_LAYOUT,
     accepts_integers,
+    optional_operands,
     product_constants,
     product_grid,
 )
@@ -37,7 +38,15 @@ def rows_of_program(k: int) -> int:
 
 
 def accepts_product(node: Node, target: Target) -> str:
-    """Why the kernel here cannot run a product: all readers of integers agree on their order."""
+    """Why the kernel here cannot run a product, or ""."""
+    assert isinstance(node.op, Linear | GatedLinear)
+    if node.op.rounded_from:
+        return "expected integers for any number of rows"
+    return accepts_integers_of(node, target)
+
+
+def accepts_integers_of(node: Node, target: Target) -> str:
+    """The same for few rows: all readers of integers agree on their order."""
     if reason := accepts_integers(node, target):
         return reason
     producer = node.inputs[0].producer
@@ -45,44 +54,23 @@ def accepts_product(node: Node, target: Target) -> str:
     return accepts_quantize(producer, target)
 
 
-def emit_linear(node: Node, ctx: Lowering) -> None:
-    op = node.op
-    assert isinstance(op, Linear)
-    rest = list(node.inputs[3:])
-    bias = rest.pop(0) if op.has_bias else None
-    residual = rest.pop(0) if op.has_residual else None
-    optional = {
-        "bias": vector(ctx, bias) if bias else None,
-        "residual": ctx.memory(residual) if residual else None,
-    }
-    _launch(node, ctx, optional, op.activation, halves=1)
+def emit_product(node: Node, ctx: Lowering) -> None:
+    launch(node, ctx, row_count(node.inputs[0]))
 
 
-def emit_gated(node: Node, ctx: Lowering) -> None:
-    op = node.op
-    assert isinstance(op, GatedLinear)
-    _launch(node, ctx, {"bias": None, "residual": None}, op.activation, halves=2)
-
-
-def _launch(
-    node: Node,
-    ctx: Lowering,
-    optional: dict[str, Operand | None],
-    activation: str | None,
-    halves: int,
-) -> None:
+def launch(node: Node, ctx: Lowering, rows: Dim) -> None:
+    """One call of the kernel for ``rows`` rows."""
     x, w, scales = node.inputs[:3]
     (y,) = node.outputs
-    rows: Dim = row_count(x)
     arguments = {
         "x": ctx.memory(x),
         "w": ctx.weight(w, TILE_LAYOUT, "u8"),
         "y": ctx.memory(y),
         "rows": i32(rows),
-        **optional,
+        **optional_operands(node, ctx),
         "scales": ctx.memory(scales),
     }
-    constants = product_constants(node, optional, activation, halves)
+    constants = product_constants(node)
     constants["BLOCK_M"] = rows_of_program(constants["K"])
     ctx.launch_native("linear_int8", product_grid(constants, rows), arguments, constants)
 
@@ -105,6 +93,10 @@ def _refuses(user: Node, target: Target) -> str:
 
 
 def emit_quantize(node: Node, ctx: Lowering) -> None:
+    launch_quantize(node, ctx, row_count(node.inputs[0]))
+
+
+def launch_quantize(node: Node, ctx: Lowering, rows: Dim) -> None:
     (x,), (integers, scales) = node.inputs, node.outputs
     arguments = {
         "x": ctx.memory(x),
@@ -112,11 +104,11 @@ def emit_quantize(node: Node, ctx: Lowering) -> None:
         "scales": ctx.memory(scales),
     }
     k = int(x.type.shape[-1])
-    ctx.launch_native("quantize_rows", (row_count(x), 1, 1), arguments, {"K": k})
+    ctx.launch_native("quantize_rows", (rows, 1, 1), arguments, {"K": k})
 
 
 ROWS = (
-    OperatorRow("linear", "c++-linear-int8", "c++", 20, accepts_product, emit_linear),
-    OperatorRow("gated_linear", "c++-gated-linear-int8", "c++", 20, accepts_product, emit_gated),
+    OperatorRow("linear", "c++-linear-int8", "c++", 20, accepts_product, emit_product),
+    OperatorRow("gated_linear", "c++-gated-linear-int8", "c++", 20, accepts_product, emit_product),
     OperatorRow("quantize_rows", "c++-quantize-rows", "c++", 20, accepts_quantize, emit_quantize),
 )

@@ -24,8 +24,6 @@ TILE_LAYOUT = "tiles"
 DEPTH, LANES = 32, 16
 BLOCK_M = 64
 """Rows of a program: what an unpacked weight is used for."""
-ROUNDED_BLOCK_M = 256
-"""The same where weights are rounded, which takes longer than to unpack them."""
 BLOCKS = 2
 """Blocks of 16 outputs that a program multiplies its rows with."""
 ACTIVATIONS = (
@@ -44,7 +42,15 @@ OFF = "kernels written by hand are switched off"
 
 
 def accepts_product(node: Node, target: Target) -> str:
-    """Why a product of bf16 activations cannot run here, or ""."""
+    """Why the kernel here cannot run a product, or ""."""
+    assert isinstance(node.op, Linear | GatedLinear)
+    if node.op.rounded_from:
+        return "expected the weights' own values for any number of rows"
+    return accepts_rounded(node, target)
+
+
+def accepts_rounded(node: Node, target: Target) -> str:
+    """Why a product of bf16 activations with few rows cannot run here, or ""."""
     w = node.inputs[1].type
     if w.dtype != BF16 and w.dtype.name not in BLOCK_TYPES:
         return f"no kernel for {w.dtype}"
@@ -98,38 +104,33 @@ def type_constants(weight: Value) -> dict[str, int | bool]:
     return dict(BLOCK_TYPES[weight.type.dtype.name].constants)
 
 
-def emit_linear(node: Node, ctx: Lowering) -> None:
+def emit_product(node: Node, ctx: Lowering) -> None:
+    launch(node, ctx, row_count(node.inputs[0]))
+
+
+def optional_operands(node: Node, ctx: Lowering) -> dict[str, Operand | None]:
+    """Bias and residual of a product; a gated one has none."""
     op = node.op
-    assert isinstance(op, Linear)
-    rest = list(node.inputs[2:])
-    sums = rest.pop(0) if op.has_sums else None
+    assert isinstance(op, Linear | GatedLinear)
+    rest = list(node.inputs[2 + op.num_sides :])
+    if isinstance(op, GatedLinear):
+        return {"bias": None, "residual": None}
     bias = rest.pop(0) if op.has_bias else None
     residual = rest.pop(0) if op.has_residual else None
-    optional = {
+    return {
         "bias": vector(ctx, bias) if bias else None,
         "residual": ctx.memory(residual) if residual else None,
     }
-    _launch(node, ctx, sums, optional, op.activation, halves=1)
 
 
-def emit_gated(node: Node, ctx: Lowering) -> None:
+def launch(node: Node, ctx: Lowering, rows: Dim) -> None:
+    """One call of the kernel for ``rows`` rows."""
     op = node.op
-    assert isinstance(op, GatedLinear)
-    sums = node.inputs[2] if op.has_sums else None
-    _launch(node, ctx, sums, {"bias": None, "residual": None}, op.activation, halves=2)
-
-
-def _launch(
-    node: Node,
-    ctx: Lowering,
-    sums: Value | None,
-    optional: dict[str, Operand | None],
-    activation: str | None,
-    halves: int,
-) -> None:
+    assert isinstance(op, Linear | GatedLinear)
     x, w = node.inputs[:2]
     (y,) = node.outputs
-    rows: Dim = row_count(x)
+    sums = node.inputs[2] if op.has_sums else None
+    optional = optional_operands(node, ctx)
     arguments = {
         "x": ctx.memory(x),
         "w": ctx.weight(w, TILE_LAYOUT, "u8"),
@@ -138,29 +139,24 @@ def _launch(
         "sums": ctx.memory(sums) if sums and type_constants(w)["HAS_MIN"] else None,
         **optional,
     }
-    rounds = not ctx.target.batch_invariant and _kernel(x, w) == "linear_bf16"
-    block_m = ROUNDED_BLOCK_M if rounds else BLOCK_M
-    constants = product_constants(node, optional, activation, halves) | {
-        "BLOCK_M": block_m,
-        "ROUND_WEIGHTS": rounds,
-    }
+    constants = product_constants(node) | {"BLOCK_M": BLOCK_M}
     ctx.launch_native(_kernel(x, w), product_grid(constants, rows), arguments, constants)
 
 
-def product_constants(
-    node: Node, optional: dict[str, Operand | None], activation: str | None, halves: int
-) -> dict[str, Any]:
+def product_constants(node: Node) -> dict[str, Any]:
     """What every product by hand is made for, but for the rows of a program."""
-    w = node.inputs[1]
+    op, w = node.op, node.inputs[1]
+    assert isinstance(op, Linear | GatedLinear)
+    halves = 2 if isinstance(op, GatedLinear) else 1
     n, k = w.type.concrete({})
     return {
         "K": k,
         "N": n // halves,
         "HALVES": halves,
         "BLOCK_N": BLOCKS * LANES // halves,
-        "ACT": ACTIVATIONS.index(activation or "none"),
-        "HAS_BIAS": optional["bias"] is not None,
-        "HAS_RESIDUAL": optional["residual"] is not None,
+        "ACT": ACTIVATIONS.index(op.activation or "none"),
+        "HAS_BIAS": isinstance(op, Linear) and op.has_bias,
+        "HAS_RESIDUAL": isinstance(op, Linear) and op.has_residual,
         "OUT_BF16": node.outputs[0].type.dtype == BF16,
         **type_constants(w),
     }
@@ -192,7 +188,7 @@ def emit_round(node: Node, ctx: Lowering) -> None:
 
 
 def _has_tiles(product: Node, target: Target) -> bool:
-    rows = (accepts_product, accepts_integers, accepts_exact)
+    rows = (accepts_rounded, accepts_integers, accepts_exact)
     return any(not accepts(product, target) for accepts in rows)
 
 
@@ -222,9 +218,9 @@ def emit_embedding(node: Node, ctx: Lowering) -> None:
 
 WHY = "written by hand: unpacks, multiplies and adds up different groups at the same time"
 ROWS = (
-    OperatorRow("linear", "c++-linear", "c++", 20, accepts_product, emit_linear, why=WHY),
+    OperatorRow("linear", "c++-linear", "c++", 20, accepts_product, emit_product, why=WHY),
     OperatorRow(
-        "gated_linear", "c++-gated-linear", "c++", 20, accepts_product, emit_gated, why=WHY
+        "gated_linear", "c++-gated-linear", "c++", 20, accepts_product, emit_product, why=WHY
     ),
     OperatorRow("round_rows", "c++-round-rows", "c++", 20, accepts_round, emit_round),
     OperatorRow("embedding", "c++-gather-tiles", "c++", 20, accepts_embedding, emit_embedding),

@@ -40,6 +40,8 @@ def accepts(node: Node, target: Target) -> str:
     if isinstance(node.op, GatedLinear) and int(w.shape[0]) // 2 % LANES:
         return f"expected halves of a multiple of {LANES} rows, got {w}"
     assert isinstance(node.op, Linear | GatedLinear)
+    if node.op.rounded_from:
+        return "no kernel for weights rounded where rows are many"
     if x.dtype == BF16 != w.dtype and BLOCK_TYPES[w.dtype.name].has_min and not node.op.has_sums:
         return "expected the sums of x by group: the type has a minimum"
     return ""

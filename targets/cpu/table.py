@@ -22,12 +22,14 @@ from . import (
     rows_int8,
     rows_native,
     rows_recurrence,
+    rows_rounded,
     rows_spatial,
     rows_tiles,
 )
 
 TABLE: tuple[OperatorRow, ...] = (
     *rows_native.ROWS,
+    *rows_rounded.ROWS,
     *rows_int8.ROWS,
     *rows_exact.ROWS,
     *rows_tiles.ROWS,

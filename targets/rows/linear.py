@@ -144,7 +144,7 @@ def emit_linear(node: Node, ctx: Lowering) -> None:
     op = node.op
     assert isinstance(op, Linear)
     x, w, *rest = node.inputs  # sums of x are not needed: these kernels dequantize each weight
-    bias = rest[op.has_side] if op.has_bias else None
+    bias = rest[op.num_sides] if op.has_bias else None
     residual = rest[-1] if op.has_residual else None
     arguments: dict[str, Operand | None] = {
         "x": ctx.memory(x),

@@ -118,20 +118,21 @@ def layernorm_operands(node: Node, ctx: Lowering) -> dict[str, Operand]:
 
 
 def emit_rmsnorm(node: Node, ctx: Lowering) -> None:
-    _norm(node, ctx, rmsnorm_operands(node, ctx), {"OFFSET": 0.0})
+    launch_norm(node, ctx, rmsnorm_operands(node, ctx), {"OFFSET": 0.0})
 
 
 def emit_add_rmsnorm(node: Node, ctx: Lowering) -> None:
-    _norm(node, ctx, add_rmsnorm_operands(node, ctx), {"OFFSET": 0.0})
+    launch_norm(node, ctx, add_rmsnorm_operands(node, ctx), {"OFFSET": 0.0})
 
 
 def emit_layernorm(node: Node, ctx: Lowering) -> None:
-    _norm(node, ctx, layernorm_operands(node, ctx), {})
+    launch_norm(node, ctx, layernorm_operands(node, ctx), {})
 
 
-def _norm(
+def launch_norm(
     node: Node, ctx: Lowering, arguments: dict[str, Operand], constants: dict[str, object]
 ) -> None:
+    """One program per row, on whatever memory the arguments name."""
     x = node.inputs[0]
     hidden = width(x)
     sizes = {"HIDDEN": hidden, "BLOCK": row_block(hidden), **constants}

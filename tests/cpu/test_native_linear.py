@@ -68,7 +68,7 @@ class Product:
         self.constants = {
             "K": k, "N": self.n, "HALVES": halves, "BLOCK_N": BLOCKS * 16 // halves, "BLOCK_M": 64,
             "ACT": 0, "HAS_BIAS": False, "HAS_RESIDUAL": False, "OUT_BF16": False,
-            "ROUND_WEIGHTS": False, **kind, **constants,
+            **kind, **constants,
         }  # fmt: skip
         self.x = x
         types = ["*fp32" if x == "f32" else "*bf16", "*u8", "*fp32", "i32"] + ["*fp32"] * (
@@ -133,22 +133,6 @@ def test_machines_agree_to_the_bit(name: str, kind: str, isa: str) -> None:
     one, other = (Product(i, name, 32, k, x=kind) for i in (BEST, isa))
     assert one(x).tobytes() == other(x).tobytes()
     assert other(x[:1]).tobytes() == one(x)[:1].tobytes()
-
-
-@pytest.mark.parametrize("name", ["q4_1", "q8_0", "q6_k"])
-@pytest.mark.skipif(not BEST.endswith("amx"), reason="weights are rounded where there is AMX")
-def test_rounded_weights_cost_half_a_bf16_step_each(name: str) -> None:
-    k, rows = 256, 300
-    x = inputs(rows, k)
-    plain = Product(BEST, name, 40, k)
-    rounded = Product(BEST, name, 40, k, ROUND_WEIGHTS=True, BLOCK_M=256)
-    weight = round_bf16(plain.weight).astype(np.float64)
-    got = rounded(x)
-    many = rows // 32 * 32
-    check(round_bf16(x[:many]).astype(np.float64) @ weight.T, got[:many])
-    few = plain(x[many:])
-    assert got[many:].tobytes() == few.tobytes(), "a tile of fewer rows keeps exact weights"
-    assert not np.array_equal(got[:many], plain(x)[:many])
 
 
 @pytest.mark.parametrize("name", ["q4_1", "bf16"])

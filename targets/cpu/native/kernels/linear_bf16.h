@@ -8,7 +8,6 @@
 #pragma once
 #include "amx.h"
 #include "epilogue.h"
-#include "rounded_weights.h"
 #include "tiles.h"
 
 namespace linear {
@@ -16,8 +15,7 @@ using namespace tilec;
 using tiles::LANES;
 
 // C: K, N (outputs), HALVES, BLOCK_N (outputs of a program), BLOCK_M (rows of a program, a multiple
-// of 16), ACT, HAS_BIAS, HAS_RESIDUAL, OUT_BF16, ROUND_WEIGHTS (rounded_weights.h) and the type's
-// BITS, GROUP, HAS_MIN, ZERO, SUPER.
+// of 16), ACT, HAS_BIAS, HAS_RESIDUAL, OUT_BF16 and the type's BITS, GROUP, HAS_MIN, ZERO, SUPER.
 // Types with minimums come in groups of 32 and need the sums of x over each group.
 template <class C, class X = bf16_t>
 struct Problem {
@@ -252,15 +250,7 @@ INL void program(const Problem<C>& p, const tiles::Table<C>& table, int64_t n0, 
   for (int b = 0; b < BLOCKS; ++b)
     blocks[b] = p.w + p.block_index(n0, b) * tiles::Format<C>::BLOCK;
   int64_t left = p.rows - m0 < C::BLOCK_M ? p.rows - m0 : C::BLOCK_M;
-  if constexpr (C::ROUND_WEIGHTS && BLOCKS == 2) {
-    const int many = int(left / ROUNDED_ROWS) * ROUNDED_ROWS;
-    if (many) {
-      multiply_rounded<C>(p.x + m0 * C::K, blocks[0], blocks[1], many, acc[0], acc[1]);
-      p.finish(acc, m0, many, n0);
-      left -= many;
-      m0 += many;
-    }
-  } else if (left == C::BLOCK_M && TILES > 1 && TILES <= 4) {
+  if (left == C::BLOCK_M && TILES > 1 && TILES <= 4) {
     configure<C>(16);
     multiply<C, TILES>(p, table, blocks, m0, 16, acc);
     p.finish(acc, m0, C::BLOCK_M, n0);
