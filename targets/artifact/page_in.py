@@ -64,12 +64,14 @@ def _populate(view: memoryview) -> int:
     return 0
 
 
-def start_caching(files: Iterable[Path]) -> threading.Thread:
-    """Read files into the page cache, in order, on a thread that nobody waits for."""
+def start_caching(files: Iterable[Path]) -> None:
+    """Read files into the page cache, in order; large ones on a thread that nobody waits for."""
     paths = tuple(files)
+    if sum(path.stat().st_size for path in paths if path.exists()) < _WORTH_A_THREAD:
+        _cache(paths)
+        return
     thread = threading.Thread(target=_cache, args=(paths,), name="sglk-read-ahead", daemon=True)
     thread.start()
-    return thread
 
 
 def _cache(paths: Sequence[Path]) -> None:
