@@ -59,7 +59,8 @@ def check(model_type: str, full: bool = False) -> Row:
     except (Excluded, Unbuilt) as why:
         return Row(model_type, type(why).__name__.lower(), str(why))
     try:
-        tier = _artifact(model) if full else _interpreter(model, tiny_config(model_type))
+        config = tiny_config(model_type)
+        tier = _artifact(model, config) if full else _interpreter(model, config)
         with tier as (step, page_size):
             worst, where = worst_error(step, page_size, logits)
     except SglkError as error:
@@ -285,7 +286,7 @@ def _last_version(state: Value) -> Value:
 
 
 @contextmanager
-def _artifact(model: Any) -> Iterator[tuple[Step, int]]:
+def _artifact(model: Any, config: Any) -> Iterator[tuple[Step, int]]:
     """Saved as a folder, compiled in fp32, loaded on the CPU."""
     import sglk
     from sglk.targets.artifact import Artifact
@@ -294,6 +295,8 @@ def _artifact(model: Any) -> Iterator[tuple[Step, int]]:
 
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
+        if type(config) is not type(model.config):  # the model keeps the part of it that it needs
+            config.save_pretrained(folder)
         path = Path(folder) / "model.sglk"
         sglk.compile(folder, output=path, dtype="fp32", quant="none", selftest=False)
         with Artifact.open(path) as artifact:

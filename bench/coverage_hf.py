@@ -84,6 +84,15 @@ def _short(reason: str) -> str:
     return " ".join(reason.split())[:200]
 
 
+def for_people(row: dict[str, Any]) -> str:
+    """The reason in a line: without the names of the model and of folders, which the row has."""
+    text = re.sub(r"^(/\S+|[\w-]+): ", "", " ".join(row["reason"].split()))
+    captured = re.compile(r"expected a model that can be captured .* fake tensors: (.*)")
+    if found := captured.fullmatch(text):
+        text = found[1]
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
 def reason_class(reason: str) -> str:
     """Reasons that differ in names and numbers only are one class."""
     text = re.sub(r"%\S+|\d+|'[^']*'|\w+\.py:\S*", "_", " ".join(reason.split()))
@@ -111,7 +120,7 @@ def markdown(rows: list[dict[str, Any]], tier: str) -> str:
     head = ["# Hugging Face causal LMs", "", f"Made by `{command}`.", "", counts(rows) + ".", ""]
     body = ["| type | result | reason |", "|---|---|---|"]
     for row in rows:
-        reason = "" if row["status"] == "pass" else _short(row["reason"]).replace("|", "/")
+        reason = "" if row["status"] == "pass" else for_people(row).replace("|", "/")
         body.append(f"| {row['model_type']} | {row['status']} | {reason} |")
     return "\n".join([*head, *body, ""])
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -24,10 +25,15 @@ from ..errors import FrontendError, SglkError
 from ..ir.graph import Graph
 from . import attention, experts, recurrence
 from .captured import Progress, silent
+from .context_limit import decided_minimum, plain_up_to
 from .fx_convert import convert_program, symbol_names
 from .rope_length import fixed_frequencies
 
 EXAMPLE_TOKENS = 7  # torch specialises sizes 0 and 1, and nothing in a model is 7 by accident
+ASKS_VALUES = (
+    "the model's code asks for values while it runs, such as which tokens an expert gets; what is "
+    "computed must follow from sizes"
+)
 _INPUTS = {"token_ids": {1: "tokens"}, "position_ids": {1: "tokens"}}
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _PREFIX = "model_under_capture."
@@ -139,9 +145,10 @@ class _Step(torch.nn.Module):
         self.model_under_capture = model
 
     def forward(self, token_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        output = self.model_under_capture(
-            input_ids=token_ids, attention_mask=torch.ones_like(token_ids), use_cache=False
-        )
+        with decided_minimum():
+            output = self.model_under_capture(
+                input_ids=token_ids, attention_mask=torch.ones_like(token_ids), use_cache=False
+            )
         return output.logits  # type: ignore[no-any-return]
 
 
@@ -152,7 +159,7 @@ def export_causal_lm(model: torch.nn.Module, progress: Progress = silent) -> Exp
     """
     parameter = next(iter(model.parameters()))
     mode = getattr(parameter, "fake_mode", contextlib.nullcontext())
-    limit = getattr(_text_config(model), "max_position_embeddings", None)
+    limit = _longest(model)
     tokens = Dim("tokens", min=2, max=limit - 1) if limit else Dim("tokens", min=2)
     config: Any = model.config
     hooks = _report_layers(model, progress)
@@ -176,6 +183,20 @@ def export_causal_lm(model: torch.nn.Module, progress: Progress = silent) -> Exp
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _longest(model: torch.nn.Module) -> int:
+    """The context; one of None, 0 or less is a config's way to say "no limit", 0 here."""
+    config = _text_config(model)
+    stated = max(int(getattr(config, "max_position_embeddings", None) or 0), 0)
+    plain = plain_up_to(config)
+    limit = min(stated, plain) if stated and plain else stated or plain
+    if 0 < limit <= EXAMPLE_TOKENS:
+        raise FrontendError(
+            f"expected a context of more than {EXAMPLE_TOKENS} tokens, got {limit} "
+            "(max_position_embeddings, or what limits it)"
+        )
+    return limit
 
 
 def _text_config(model: torch.nn.Module) -> Any:
@@ -222,16 +243,30 @@ def model_errors(model_type: str, doing: str) -> Iterator[None]:
                 f"{model_type}: expected a model that calls transformers' AttentionInterface, got "
                 "one with attention classes of its own (this architecture is not supported)"
             ) from error
-        text = " ".join(str(error).split())
-        hint = "the cause has the model's source line"
-        if "Constraints violated" in text:
-            text, hint = _constraint(text), FIXES_LENGTH
+        text, hint = _said(error)
         raise FrontendError(
             f"{model_type}: expected a model that can be captured with a symbolic token count, got "
             f"{type(error).__name__} while {doing}: {text[:400]} ({hint})"
         ) from error
 
 
+def _said(error: Exception) -> tuple[str, str]:
+    """An error of a model's code or of torch's export in short, and what it means."""
+    text = " ".join(str(error).split())
+    if "Constraints violated" in text:
+        return _constraint(text), FIXES_LENGTH
+    if "data-dependent expression" in text:
+        question = text.partition("data-dependent expression ")[2].partition(" (unhinted")[0]
+        place = re.search(r"Caused by: \((?:\S*/)?(\S+:\d+)", text)
+        return f"{question}{f' at {place[1]}' if place else ''}", ASKS_VALUES
+    return text.partition(" For more information")[0], "the cause has the model's source line"
+
+
 def _constraint(text: str) -> str:
-    """What torch could not hold for every length, without its advice."""
-    return text.partition("- ")[2].partition(" Suggested fixes")[0].partition(" The error")[0]
+    """What torch could not hold for every length, in terms of ``tokens``, without its advice."""
+    text = text.partition("- ")[2].partition(" Suggested fixes")[0].partition(" The error")[0]
+    text = text.partition(" - ")[0].replace("L['token_ids'].size()[1]", "tokens")
+    _, has_guard, guard = text.partition("generated guard ")
+    if has_guard:
+        return f"code that holds only where {guard.strip().rstrip('.')}"
+    return "code that runs for one token count only" if "specialized" in text else text

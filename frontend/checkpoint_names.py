@@ -46,7 +46,7 @@ class _Group:
 
 def with_model_names(source: WeightSource, model: torch.nn.Module) -> WeightSource:
     """``source`` under the names of the model's own state dict."""
-    wanted: dict[str, torch.Tensor] = model.state_dict()
+    wanted: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)  # tied ones are the same
     groups = {group.first: group for group in _groups(source, model, wanted)}
     made: dict[str, _Group] = {}
     infos: dict[str, WeightInfo] = {}

@@ -36,6 +36,7 @@ from . import (
     fx_convert_spatial,
 )
 from .captured import Progress, silent
+from .context_limit import without_whole_choices
 from .fx_convert_complex import NAMES as COMPLEX_NAMES
 from .fx_convert_complex import Complex, convert_complex
 from .fx_convert_context import CONVERTERS, Emitter, Unsupported, numpy_array, source_line
@@ -72,6 +73,7 @@ def convert_program(
     floats f32.
     """
     without_in_place(program)
+    without_whole_choices(program)
     if needs_decomposition(program):
         program = decompose(program)
     _refuse_state(program, name)

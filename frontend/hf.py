@@ -90,9 +90,11 @@ def _refuse_lost_biases(wanted: Iterable[str], source: WeightSource) -> None:
 
 def context_length(config: Any) -> int:
     """The longest sequence that is computed as the config asks, 0 when it does not say."""
+    from .context_limit import bounded
     from .rope_length import exact_context
 
-    return exact_context(config, int(getattr(config, "max_position_embeddings", None) or 0))
+    stated = int(getattr(config, "max_position_embeddings", None) or 0)  # below 0: no limit
+    return bounded(config, exact_context(config, max(stated, 0)))
 
 
 def check_is_causal(config: Any, where: str) -> None:

@@ -20,6 +20,7 @@ RIGHT = {
     "codegen": "rotation of pairs, one matrix for q, k and v in parts",
     "ctrl": "attention and masks of its own, positions by sines",
     "deepseek_v3": "latent attention, groups of experts",
+    "deepseek_v32": "an indexer that ranks keys, up to the context where it takes all",
     "exaone4": "layers without positions, norms after",
     "falcon": "one key head for all, layers side by side",
     "gemma4_text": "heads of two sizes, keys shared by layers",
@@ -54,6 +55,13 @@ def test_loops_that_are_no_known_scan_are_refused_by_name() -> None:
     row = check("xlstm")
     assert row.status == "refused"
     assert "loops over tokens or chunks that are no scan known here" in row.reason
+    assert "code that" in row.reason and "TORCH_LOGS" not in row.reason
+
+
+def test_code_that_asks_for_values_is_refused_by_what_it_asks() -> None:
+    row = check("dbrx")
+    assert row.status == "refused"
+    assert "Eq(u0, 0)" in row.reason and "asks for values while it runs" in row.reason
 
 
 def test_tiny_configurations_keep_what_matters() -> None:
@@ -61,4 +69,7 @@ def test_tiny_configurations_keep_what_matters() -> None:
     assert config.layer_types == ["sliding_attention", "full_attention"]
     assert (config.hidden_size, config.sliding_window, config.vocab_size) == (64, 40, 128)
     assert tiny_config("bert").is_decoder
+    dory = tiny_config("dory")
+    assert (dory.n_input_layers, dory.n_recurrent_layers, dory.n_output_layers) == (1, 1, 1)
+    assert dory.layer_types == ["sliding_attention", "sliding_attention", "full_attention"]
     assert len(causal_types()) > 190

@@ -101,6 +101,18 @@ def test_a_tied_head_is_an_alias_of_the_embedding(
     np.testing.assert_array_equal(source.read("lm_head.weight"), embedding)
 
 
+def test_a_head_that_comes_before_its_embedding_is_found_under_the_stored_name(
+    tmp_path: Path, tiny_model: Callable[..., PreTrainedModel]
+) -> None:
+    model = tiny_model("camembert", is_decoder=True, pad_token_id=1)
+    model.save_pretrained(tmp_path)
+    captured = load_hf(tmp_path)
+    (head,) = (v.name for v in captured.graph.params if v.name == "lm_head.decoder.weight")
+    assert captured.weights.info(head).alias_of == "roberta.embeddings.word_embeddings.weight"
+    wanted = model.state_dict()[head].numpy()
+    np.testing.assert_array_equal(captured.weights.read(head), wanted)
+
+
 def test_folders_that_are_no_model_are_refused(folder: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
