@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 from sglk.errors import LoweringError
+from sglk.ir.dtype import BF16
+from sglk.ir.graph import Graph
+from sglk.ir.ops.linear import Linear
 from sglk.ir.target import Target
+from sglk.ir.types import TensorType
+from sglk.targets.cuda.compile import lower
 from sglk.targets.cuda.facts import chips_named, cuda_target
 from sglk.targets.cuda.measured import Product, all_records, exact, near, read_records
 from sglk.targets.cuda.rows_linear import choose, normed_way
@@ -28,6 +33,29 @@ def test_the_fastest_measured_way_wins(target: Target) -> None:
     config, choice = choose(target, upto(64), 4096, 4096, False)
     assert config == best.config
     assert choice.bound == "measured" and choice.seconds == best.seconds
+
+
+@pytest.mark.parametrize(("rows", "early"), [(8, True), (512, False)])
+def test_large_products_start_after_the_kernel_before(
+    target: Target, rows: int, early: bool
+) -> None:
+    graph = Graph("forward")
+    x = graph.input("x", TensorType(BF16, (rows, 14336)))
+    w = graph.param("w", TensorType(BF16, (4096, 14336)))
+    graph.outputs = [graph.emit(Linear(), x, w)]
+    lowering = lower(graph, target)
+    lowering.program("forward", ())
+    (kernel,) = lowering.kernels.values()
+    assert choose(target, upto(rows), 4096, 14336, False)[0].starts_early is early
+    assert dict(kernel.constants)["PDL"] == int(early)
+    assert dict(kernel.options).get("launch_pdl", False) is early
+
+
+def test_tiles_of_two_blocks_fit_where_they_were_measured(target: Target) -> None:
+    config, choice = choose(target, upto(256), 6144, 4096, False)
+    assert (config.kernel, choice.bound) == ("matmul_wide.linear", "measured")
+    assert config.grid(256, 6144, False) == config.tiles == 128
+    assert config.smem_bytes <= target.memory[0].bytes
 
 
 def test_rows_between_measured_counts_get_a_tile_of_their_own_height(target: Target) -> None:
