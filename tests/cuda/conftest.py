@@ -1,17 +1,20 @@
-"""The toy model on a null driver."""
+"""The toy model on a null driver; compiling without kernels."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sglk.targets.artifact.kernel_pack import PackedKernel, write_pack
+from sglk.targets.assemble import Library
 from sglk.targets.cuda.device import CudaExecutable
 from sglk.targets.cuda.device.device import CudaDevice
 from sglk.targets.cuda.device.null_driver import NullDriver
+from sglk.targets.kernel import Kernel
 
 Load = Callable[..., CudaExecutable]
 
@@ -26,6 +29,29 @@ def toy() -> Any:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def without_code() -> Callable[..., list[Library]]:
+    """In place of `build_libraries`: packs that say what kernels take, without compiling them."""
+
+    def build(
+        kernels: Sequence[Kernel], chips: Sequence[Any], cache: object, progress: object
+    ) -> list[Library]:
+        packed = {
+            kernel.symbol: PackedKernel(
+                {
+                    "entry": kernel.function,
+                    "num_warps": dict(kernel.options)["num_warps"],
+                    "params": [kind for _, kind in kernel.signature],
+                },
+                b"",
+            )
+            for kernel in kernels
+        }
+        return [Library(chip.isa, write_pack(packed), ".pack") for chip in chips]
+
+    return build
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 from sglk import driver
 from sglk.errors import LoweringError
 from sglk.targets.artifact import Artifact
-from sglk.targets.artifact.kernel_pack import PackedKernel, read_pack, write_pack
-from sglk.targets.assemble import Library
+from sglk.targets.artifact.kernel_pack import read_pack
 from sglk.targets.cuda import backend as cuda_backend
 from sglk.targets.cuda.build import build_libraries
 from sglk.targets.cuda.device.device import CudaDevice
@@ -36,26 +34,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def without_code(
-    kernels: Sequence[Kernel], chips: Sequence[Any], cache: object, progress: object
-) -> list[Library]:
-    """Packs that say what kernels take, without compiling them."""
-    packed = {
-        kernel.symbol: PackedKernel(
-            {
-                "entry": kernel.function,
-                "num_warps": dict(kernel.options)["num_warps"],
-                "params": [kind for _, kind in kernel.signature],
-            },
-            b"",
-        )
-        for kernel in kernels
-    }
-    return [Library(chip.isa, write_pack(packed), ".pack") for chip in chips]
-
-
 @pytest.fixture(scope="module", params=CONFIGS)
-def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, without_code: Any
+) -> Path:
     """A tiny model with dummy weights, its kernels not compiled."""
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "config.json").write_text(json.dumps(CONFIGS[request.param]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import numpy as np
 import pytest
 from sglk import driver
 from sglk.targets.artifact import Artifact
-from sglk.targets.artifact.kernel_pack import PackedKernel, write_pack
-from sglk.targets.assemble import Library
 from sglk.targets.cuda import backend as cuda_backend
 from sglk.targets.cuda import facts
 from sglk.targets.cuda.device.device import CudaDevice
@@ -20,7 +17,6 @@ from sglk.targets.cuda.device.null_driver import NullDriver
 from sglk.targets.cuda.facts import chips_named, cuda_target
 from sglk.targets.cuda.rows_experts import most_tiles, tile_for
 from sglk.targets.device import StepBatch
-from sglk.targets.kernel import Kernel
 
 CONFIG = {
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 64,
@@ -34,25 +30,8 @@ FEW = EVERY | {"grouped_linear.few", "grouped_linear.few_combined"}
 MANY = EVERY | {"route_experts.sort_pairs", "grouped_linear.linear", "grouped_linear.combine"}
 
 
-def without_code(
-    kernels: Sequence[Kernel], chips: Sequence[Any], cache: object, progress: object
-) -> list[Library]:
-    packed = {
-        kernel.symbol: PackedKernel(
-            {
-                "entry": kernel.function,
-                "num_warps": dict(kernel.options)["num_warps"],
-                "params": [kind for _, kind in kernel.signature],
-            },
-            b"",
-        )
-        for kernel in kernels
-    }
-    return [Library(chip.isa, write_pack(packed), ".pack") for chip in chips]
-
-
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(tmp_path_factory: pytest.TempPathFactory, without_code: Any) -> Path:
     folder = tmp_path_factory.mktemp("experts")
     (folder / "config.json").write_text(json.dumps(CONFIG))
     with pytest.MonkeyPatch.context() as patch:

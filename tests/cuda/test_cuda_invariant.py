@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,10 @@ import pytest
 from sglk import driver
 from sglk.errors import SglkError
 from sglk.targets.artifact import Artifact
-from sglk.targets.artifact.kernel_pack import PackedKernel, write_pack
-from sglk.targets.assemble import Library
 from sglk.targets.cuda import backend as cuda_backend
 from sglk.targets.cuda import facts
 from sglk.targets.cuda.facts import chips_named, cuda_target
 from sglk.targets.cuda.rows_invariant import attention_tiles, product_tile
-from sglk.targets.kernel import Kernel
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
@@ -28,17 +24,10 @@ SUMS = ("gemv.", "split_k.", "matmul", "attention")
 """Parts of the names of kernels whose sums go over more than a row."""
 
 
-def without_code(
-    kernels: Sequence[Kernel], chips: Sequence[Any], cache: object, progress: object
-) -> list[Library]:
-    packed = {kernel.symbol: PackedKernel({"entry": kernel.function}, b"") for kernel in kernels}
-    return [Library(chip.isa, write_pack(packed), ".pack") for chip in chips]
-
-
-def compiled_kernels(folder: Path, **options: Any) -> list[dict[str, Any]]:
+def compiled_kernels(folder: Path, build: Any, **options: Any) -> list[dict[str, Any]]:
     (folder / "config.json").write_text(json.dumps(CONFIG))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda_backend, "build_libraries", without_code)
+        patch.setattr(cuda_backend, "build_libraries", build)
         patch.setattr(facts, "TOKEN_BUCKETS", (1, 16, 128))
         path = folder / "model.sglk"
         driver.compile(folder / "config.json", "cuda:sm90", path, weights="dummy", **options)
@@ -50,8 +39,8 @@ def compiled_kernels(folder: Path, **options: Any) -> list[dict[str, Any]]:
     return [k for k in kernels if any(name in k["source"] for name in SUMS)]
 
 
-def test_every_number_of_rows_has_the_same_order_of_sums(tmp_path: Path) -> None:
-    kernels = compiled_kernels(tmp_path, batch_invariant=True)
+def test_every_number_of_rows_has_the_same_order_of_sums(tmp_path: Path, without_code: Any) -> None:
+    kernels = compiled_kernels(tmp_path, without_code, batch_invariant=True)
     products = [k for k in kernels if "attention" not in k["source"]]
     assert {k["source"] for k in products} == {"split_k.linear"}
     for kernel in products:
@@ -61,8 +50,8 @@ def test_every_number_of_rows_has_the_same_order_of_sums(tmp_path: Path) -> None
     assert attention["constants"]["MIN_QUERIES"] == 1
 
 
-def test_without_it_few_and_many_rows_go_other_ways(tmp_path: Path) -> None:
-    sources = {kernel["source"] for kernel in compiled_kernels(tmp_path)}
+def test_without_it_few_and_many_rows_go_other_ways(tmp_path: Path, without_code: Any) -> None:
+    sources = {kernel["source"] for kernel in compiled_kernels(tmp_path, without_code)}
     assert "gemv.linear" in sources and "decode_attention.decode_attention" in sources
 
 
