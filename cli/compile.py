@@ -177,7 +177,9 @@ def _run_dry(options: argparse.Namespace) -> int:
     """1 if the target cannot run the model."""
     from .dry_run import lowering_report, summary_lines, write_report
 
-    report = lowering_report(options.model, _target(options), **_choices(options))
+    report = lowering_report(
+        options.model, _target(options), onnx=onnx_options(options), **_choices(options)
+    )
     written = write_report(report, Path(options.report)) if options.report else []
     if not options.quiet:
         print("\n".join(summary_lines(report, written)))

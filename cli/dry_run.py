@@ -24,18 +24,28 @@ if TYPE_CHECKING:
 COMPARED = "cuda"
 """The target that others are compared with, where it is there."""
 SUFFIXES = (".json", ".html")
+WITH_WEIGHTS = (".gguf", ".onnx", ".pt2")
+"""Files that are no config alone."""
 
 
 def lowering_report(
-    model: str, target: str, *, compare: bool = True, **choices: Any
+    model: str,
+    target: str,
+    *,
+    compare: bool = True,
+    onnx: Mapping[str, Any] | None = None,
+    **choices: Any,
 ) -> dict[str, Any]:
-    """The report as data; see ``docs/lowering-report.md``. Ops without a row are in ``missing``."""
+    """The report as data; see ``docs/lowering-report.md``. Ops without a row are in ``missing``.
+
+    ``onnx``: what `load_model` takes for ONNX models alone, ``const`` and ``sizes``.
+    """
     from ..targets.backend import known_backends
 
     start = time.perf_counter()
     report: dict[str, Any] = {"producer": f"sglk {__version__}", "path": str(model)}
     try:
-        captured = _capture(model)
+        captured = _capture(model, onnx or {})
     except FrontendError as error:
         return report | {"error": str(error), "target": {"name": target}, "model": {}}
     report["model"] = dict(vars(captured.info))
@@ -47,12 +57,13 @@ def lowering_report(
     return report
 
 
-def _capture(model: str) -> Captured:
+def _capture(model: str, onnx: Mapping[str, Any]) -> Captured:
     from ..frontend import load_model
 
     path = Path(model)
     weights = [*path.glob("*.safetensors"), *path.glob("*.bin")] if path.is_dir() else []
-    return load_model(model, has_weights=bool(weights) or path.suffix == ".gguf")
+    has_weights = bool(weights) or path.suffix in WITH_WEIGHTS
+    return load_model(model, has_weights=has_weights, **onnx)
 
 
 def _options(target: str, choices: Mapping[str, Any]) -> tuple[Any, Options]:

@@ -7,7 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+import torch
+from onnx import TensorProto, helper
 from sglk import knobs
 from sglk.cli import dry_run, main
 from sglk.cli.dry_run import lowering_report, write_report
@@ -40,13 +43,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def captured(folder: Path) -> Any:
-    return dry_run._capture(str(folder))
+    return dry_run._capture(str(folder), {})
 
 
 @pytest.fixture(scope="module")
 def kunlun(captured: Any, folder: Path) -> dict[str, Any]:
     patch = pytest.MonkeyPatch()
-    patch.setattr(dry_run, "_capture", lambda model: captured)
+    patch.setattr(dry_run, "_capture", lambda *_: captured)
     with knobs.override(verify=False), patch.context():
         report = lowering_report(str(folder), "kunlun", dtype="fp16")
     patch.undo()
@@ -171,3 +174,29 @@ def test_a_model_that_is_not_captured_is_reported(
     assert "not captured: " in capsys.readouterr().out
     assert "The model was not captured" in page.read_text()
     assert "causal language model" in json.loads(page.with_suffix(".json").read_text())["error"]
+
+
+def test_files_that_are_no_language_model_run_dry_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An ONNX model with sizes and numbers given, and an exported program."""
+    x, shape, y = (
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"]),
+        helper.make_tensor_value_info("shape", TensorProto.INT64, [1]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["k"]),
+    )
+    nodes = [
+        helper.make_node("Neg", ["x"], ["h"]),
+        helper.make_node("Reshape", ["h", "shape"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "neg", [x, shape], [y])
+    versions = [helper.make_opsetid("", 18)]
+    onnx.save(helper.make_model(graph, opset_imports=versions), tmp_path / "neg.onnx")
+    given = ["--dim", "m=8", "--const", "shape=-1"]
+    assert main(["compile", str(tmp_path / "neg.onnx"), "--dry-run", *given]) == 0
+    assert "neg for cpu:" in capsys.readouterr().out
+
+    program = torch.export.export(torch.nn.ReLU(), (torch.ones(3),))
+    torch.export.save(program, tmp_path / "relu.pt2")
+    assert main(["compile", str(tmp_path / "relu.pt2"), "--dry-run"]) == 0
+    assert "program for cpu:" in capsys.readouterr().out
