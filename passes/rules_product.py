@@ -10,6 +10,8 @@ from ..ir.ops.linear import Linear, MatMul
 from ..ir.ops.shape import Reshape, Transpose
 from .patterns import Rule, produced_by
 
+MOST_AXES = 4
+
 
 def outer_product(graph: Graph, node: Node) -> Value | None:
     """[..., M, 1] times [..., 1, N] multiplies elements; exact."""
@@ -45,6 +47,24 @@ def weight_times_columns(graph: Graph, node: Node) -> Value | None:
     )
 
 
+def product_without_unit_axes(graph: Graph, node: Node) -> Value | None:
+    """Batch axes of one element leave a product of more axes than kernels index; exact."""
+    (y,) = node.outputs
+    units = [i - y.type.rank for i, size in enumerate(y.type.shape[:-2]) if size == 1]
+    if y.type.rank <= MOST_AXES or not units:
+        return None
+    operands = [_without(graph, node, x, units) for x in node.inputs]
+    product = graph.emit(MatMul(), *operands, before=node)
+    return graph.emit(Reshape(y.type.shape), product, before=node)
+
+
+def _without(graph: Graph, node: Node, x: Value, units: list[int]) -> Value:
+    """``x`` without the axes, counted from its end; it may have fewer."""
+    rank = x.type.rank
+    kept = tuple(size for i, size in enumerate(x.type.shape) if i - rank not in units)
+    return x if kept == x.type.shape else graph.emit(Reshape(kept), x, before=node)
+
+
 def linear_of_rows(graph: Graph, node: Node) -> Value | None:
     """reshape, linear, reshape back: the linear works on the last axis of any rank."""
     inner = produced_by(node.inputs[0], Linear)
@@ -60,6 +80,6 @@ def linear_of_rows(graph: Graph, node: Node) -> Value | None:
 
 
 RULES: dict[type[Op], tuple[Rule, ...]] = {
-    MatMul: (outer_product, matmul_with_weight, weight_times_columns),
+    MatMul: (outer_product, matmul_with_weight, weight_times_columns, product_without_unit_axes),
     Reshape: (linear_of_rows,),
 }

@@ -151,6 +151,16 @@ RULES = {
         "param %w: f32[4, 3]\n%b: f32[3, 4] = transpose(%w) {permutation=(1, 0)}\n"
         "%a: f32[tokens, 3] = linear(%x, %b)",
     ),
+    "product with axes of one": (
+        "param %w: f32[2, 1, 3, 2]\n"
+        "%b: f32[tokens, 2, 1, 2, 1] = reshape(%x) {shape=(tokens, 2, 1, 2, 1)}\n"
+        "%a: f32[tokens, 2, 1, 3, 1] = matmul(%w, %b)",
+        "param %w: f32[2, 1, 3, 2]\n"
+        "%b: f32[2, 3, 2] = reshape(%w) {shape=(2, 3, 2)}\n"
+        "%c: f32[tokens, 2, 2, 1] = reshape(%x) {shape=(tokens, 2, 2, 1)}\n"
+        "%d: f32[tokens, 2, 3, 1] = matmul(%b, %c)\n"
+        "%a: f32[tokens, 2, 1, 3, 1] = reshape(%d) {shape=(tokens, 2, 1, 3, 1)}",
+    ),
     "linear between reshapes": (
         "param %w: f32[3, 2]\n%r: f32[tokens, 2, 2] = reshape(%x) {shape=(tokens, 2, 2)}\n"
         "%e: f32[tokens, 2, 2] = exp(%r)\n"
