@@ -51,7 +51,7 @@ format: $(VENV)/installed-test
 # an editable install: so it sees the checkout under the package's own name, through a link.
 types: $(VENV)/installed-test
 	@mkdir -p $(OVERLAY) && ln -sfn "$(CURDIR)" $(OVERLAY)/sglk
-	cd $(OVERLAY) && "$(abspath $(BIN))/mypy" -n auto --config-file "$(CURDIR)/pyproject.toml" -p sglk
+	cd $(OVERLAY) && "$(abspath $(BIN))/mypy" --config-file "$(CURDIR)/pyproject.toml" -p sglk
 
 clean:
 	rm -rf $(VENV) .cache build dist *.egg-info
