@@ -108,9 +108,9 @@ def _is_everywhere(target: fx.Node, dim: int, places: fx.Node) -> bool:
     choice = places.args[0] if places.args else None
     if not isinstance(choice, fx.Node) or choice.target is not torch.ops.aten.topk.default:
         return False
-    source, axis = choice.args[0], (*choice.args, -1)[2]
+    source, axis = choice.args[0], (*choice.args, choice.kwargs.get("dim", -1))[2]
     assert isinstance(source, fx.Node) and isinstance(axis, int)
     known = [source.meta["val"].shape[axis] == shape[dim], *(a == b for a, b in same)]
-    return (
-        places.args[1] == 1 and axis % rank == dim % rank and all(map(statically_known_true, known))
-    )
+    if places.args[1] != 1 or axis % rank != dim % rank:
+        return False
+    return all(statically_known_true(each) for each in known)

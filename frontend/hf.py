@@ -102,8 +102,9 @@ def check_is_causal(config: Any, where: str) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     made_for = ", ".join(getattr(config, "architectures", None) or [])
-    model = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if model is None or not _is_lm(made_for or model.__name__, model.__name__):
+    known: Any = MODEL_FOR_CAUSAL_LM_MAPPING
+    model = known[type(config)].__name__ if type(config) in known else ""
+    if not model or not _is_lm(made_for or model, model):
         raise FrontendError(
             f"{where}: expected a causal language model, got {made_for or config.model_type} "
             "(encoders, encoder-decoders and classifiers generate no text)"
