@@ -56,6 +56,10 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--kv-memory", metavar="SIZE", help="for keys and values, such as 2GiB")
     group.add_argument("--memory", metavar="SIZE", help="for everything, shared out by sglk plan")
+    group.add_argument(
+        "--memory-share", metavar="X", type=float,
+        help="share of a GPU's free memory to fill, unless one of the above is given (0.9)",
+    )  # fmt: skip
     group.add_argument("--max-running", metavar="N", type=int, help="answers side by side (32)")
     group.add_argument("--max-step-tokens", metavar="N", type=int, help="tokens of a step (512)")
     group.add_argument("--max-context", metavar="N", type=int, help="longest sequence")
@@ -180,7 +184,8 @@ def _loader(options: argparse.Namespace) -> Any:
         "max_context": options.max_context,
         "prefix_cache": not options.no_prefix_cache,
     }
-    for name in ("max_running", "max_step_tokens", "policy", "prefill_share", "aging_steps"):
+    plain = ("memory_share", "max_running", "max_step_tokens", "policy", "prefill_share")
+    for name in (*plain, "aging_steps"):
         if getattr(options, name) is not None:
             load_options[name] = getattr(options, name)
     for name, field in (("itl_target_ms", "itl_target_s"), ("batch_wait_ms", "batch_wait_s")):

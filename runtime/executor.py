@@ -17,6 +17,7 @@ from ..targets.device import (
     ChoosesLater,
     Device,
     Executable,
+    FitsPages,
     HasArgmax,
     HasSample,
     Int32s,
@@ -40,9 +41,13 @@ class LoadOptions:
     """How much to take and how much to do at once; see `sglk.load`."""
 
     kv_memory: int | None = None
-    """Bytes for keys and values; None: enough for 8192 tokens."""
+    """Bytes for keys and values; None: what ``memory_share`` leaves on a device with memory of its
+    own, elsewhere enough for 8192 tokens."""
     memory: int | None = None
     """Bytes for everything instead: what `sglk plan` leaves for keys and values is taken."""
+    memory_share: float = 0.9
+    """Share of a device's free memory that weights, steps, keys and values take, unless one of the
+    above says it in bytes."""
     max_step_tokens: int = 512
     """Token budget of a step: larger steps prefill faster, smaller ones delay decoding less."""
     max_running: int = 32
@@ -72,6 +77,8 @@ class LoadOptions:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise SglkError(f"{name}: expected a whole number >= 1, got {value!r:.80}")
+        if not 0 < self.memory_share <= 1:
+            raise SglkError(f"memory_share: expected a share up to 1, got {self.memory_share!r}")
         if self.kv_memory is not None and self.memory is not None:
             raise SglkError("memory: expected either memory or kv_memory, got both")
 
@@ -196,6 +203,9 @@ def _num_pages(artifact: Artifact, device: Device, page_size: int, options: Load
             max_running=options.max_running,
             max_context=options.max_context,
         ).num_pages
+    if options.kv_memory is None and isinstance(device, FitsPages):
+        share, tokens = options.memory_share, options.max_step_tokens
+        return device.pages_that_fit(artifact, share=share, max_tokens=tokens)
     if options.kv_memory is None:
         return 1 + -(-DEFAULT_KV_TOKENS // page_size)
     return pages_within(options.kv_memory, device.kv_bytes_per_page(artifact), page_size)

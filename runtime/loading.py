@@ -28,9 +28,9 @@ TOKENIZER, TEMPLATE, GENERATION = (
 def load(path: str | Path, device: str | None = None, **options: Any) -> LLM:
     """Load an artifact onto a device (default: the one it was compiled for).
 
-    Options are the fields of `LoadOptions`: ``memory`` or ``kv_memory`` bytes, ``max_step_tokens``,
-    ``max_running``, ``max_context``, ``num_threads``, ``prefix_cache`` with ``audit_cache``,
-    ``policy`` and its values.
+    Options are the fields of `LoadOptions`: ``memory`` or ``kv_memory`` bytes, ``memory_share``,
+    ``max_step_tokens``, ``max_running``, ``max_context``, ``num_threads``, ``prefix_cache`` with
+    ``audit_cache``, ``policy`` and its values.
     """
     chosen = LoadOptions(**options)
     with _no_collections():
@@ -91,4 +91,4 @@ def _text_side(
     if TEMPLATE not in artifact.names:
         return tokenizer, None
     source = artifact.read(TEMPLATE).decode("utf-8", "replace")
-    return tokenizer, ChatTemplate(source, tokenizer.special_tokens)
+    return tokenizer, ChatTemplate(source, tokenizer.special_tokens, checked=False)

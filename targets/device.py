@@ -351,3 +351,11 @@ class Tunes(Protocol):
     ) -> tuple[dict[str, object], int]:
         """Content of a tuning file, and how many ways of doing a piece of work were refused, since
         the chip cannot run them or their results are not those of the others."""
+
+
+@runtime_checkable
+class FitsPages(Protocol):
+    """A `Device` with memory of its own may offer this too: what it holds beside the weights."""
+
+    def pages_that_fit(self, artifact: Artifact, *, share: float, max_tokens: int) -> int:
+        """Pages that take, with weights and steps, this share of the memory that is free now."""

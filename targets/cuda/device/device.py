@@ -13,6 +13,7 @@ from ....errors import ArtifactError, DeviceError
 from ...artifact import Artifact
 from ...artifact.kernel_pack import PackedKernel, read_pack
 from .arch import best_of
+from .capacity import pages_that_fit
 from .cuda_driver import CudaDriver
 from .driver import Chip, Driver
 from .executable import CudaExecutable, state_bytes
@@ -31,6 +32,7 @@ class CudaDevice:
         self.name = f"cuda:{index}"
         self.index = index
         self._open_driver = open_driver
+        self._kept: Driver | None = None
 
     def load(
         self, artifact: Artifact, *, num_pages: int, max_tokens: int, num_threads: int | None = None
@@ -45,7 +47,7 @@ class CudaDevice:
         artifact.read_ahead()
         # Making a context takes longer than reading the plans: do both at once.
         with ThreadPoolExecutor(max_workers=1) as pool, contextlib.ExitStack() as undo:
-            opening = pool.submit(self._open_driver, self.index)
+            opening = pool.submit(self._take_driver)
             undo.callback(_close, opening)
             codes = [code_of(artifact, entry) for entry in artifact.entries]
             driver = opening.result()
@@ -64,6 +66,26 @@ class CudaDevice:
             return 0
         states = code_of(artifact, STEP).states
         return sum(state_bytes(s.bytes, 2) - state_bytes(s.bytes, 1) for s in states)
+
+    def pages_that_fit(self, artifact: Artifact, *, share: float, max_tokens: int) -> int:
+        """Pages that fill a share of the memory that is free now; see `FitsPages`.
+
+        The driver stays open for the load that follows: opening it takes longer than anything else.
+        """
+        _check_target(artifact)
+        driver = self._take_driver()
+        try:
+            free = driver.free_bytes()[0]
+            count = pages_that_fit(artifact, code_of(artifact, STEP), free, share, max_tokens)
+        except BaseException:
+            driver.close()
+            raise
+        self._kept = driver
+        return count
+
+    def _take_driver(self) -> Driver:
+        kept, self._kept = self._kept, None
+        return kept or self._open_driver(self.index)
 
     def tune(self, artifact: Artifact, progress: Progress) -> tuple[dict[str, object], int]:
         """Measure the ways to compute products that a compile kept for it; see `Tunes`."""
