@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,19 +41,28 @@ class SpecialTokens:
 
 
 class ChatTemplate:
-    """A compiled template.
+    """A template, compiled at once or, unless ``checked``, when it is first used: that loads Jinja,
+    which a prompt without messages has no need of.
 
     >>> template = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}")
     >>> template.render([{"role": "user", "content": "hi"}])
     '[user]hi'
     """
 
-    def __init__(self, source: str, tokens: SpecialTokens | None = None) -> None:
+    def __init__(
+        self, source: str, tokens: SpecialTokens | None = None, *, checked: bool = True
+    ) -> None:
+        self._source = source
+        self._tokens = tokens or SpecialTokens()
+        if checked:
+            _ = self._template
+
+    @functools.cached_property
+    def _template(self) -> jinja2.Template:
         import jinja2
 
-        self._tokens = tokens or SpecialTokens()
         try:
-            self._template = _environment().from_string(source)
+            return _environment().from_string(self._source)
         except jinja2.TemplateError as error:
             raise ArtifactError(f"chat template: expected valid Jinja, got: {error}") from error
 

@@ -123,6 +123,9 @@ def test_objects_with_methods_never_reach_a_template() -> None:
 def test_a_broken_template_is_the_artifacts_fault() -> None:
     with pytest.raises(ArtifactError, match="chat template: expected valid Jinja"):
         ChatTemplate("{% for %}")
+    unseen = ChatTemplate("{% for %}", checked=False)
+    with pytest.raises(ArtifactError, match="chat template: expected valid Jinja"):
+        unseen.render([{"role": "user", "content": "hi"}])
 
 
 @pytest.mark.parametrize(
