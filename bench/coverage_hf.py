@@ -84,9 +84,9 @@ def _short(reason: str) -> str:
     return " ".join(reason.split())[:200]
 
 
-def for_people(row: dict[str, Any]) -> str:
-    """The reason in a line: without the names of the model and of folders, which the row has."""
-    text = re.sub(r"^(/\S+|[\w-]+): ", "", " ".join(row["reason"].split()))
+def for_people(reason: str) -> str:
+    """In a cell of a table: without the names of the model and of folders, which the row has."""
+    text = re.sub(r"^(/\S+|[\w-]+): ", "", " ".join(reason.split())).replace("|", "/")
     captured = re.compile(r"expected a model that can be captured .* fake tensors: (.*)")
     if found := captured.fullmatch(text):
         text = found[1]
@@ -120,7 +120,7 @@ def markdown(rows: list[dict[str, Any]], tier: str) -> str:
     head = ["# Hugging Face causal LMs", "", f"Made by `{command}`.", "", counts(rows) + ".", ""]
     body = ["| type | result | reason |", "|---|---|---|"]
     for row in rows:
-        reason = "" if row["status"] == "pass" else for_people(row).replace("|", "/")
+        reason = "" if row["status"] == "pass" else for_people(row["reason"])
         body.append(f"| {row['model_type']} | {row['status']} | {reason} |")
     return "\n".join([*head, *body, ""])
 

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sglk import knobs
+from sglk.bench.coverage_hf import for_people
 from sglk.bench.forked import Crash, run_forked
 from sglk.bench.tiny_config import causal_types, tiny_config
 from sglk.cli.dry_run import lowering_report
@@ -92,8 +93,7 @@ def markdown(rows: Mapping[str, Row]) -> str:
         "| type | result | ops on the host, or the reason |", "|---|---|---|",
     ]  # fmt: skip
     for name, row in sorted(rows.items()):
-        reason = " ".join(row.reason.split())[:200].replace("|", "/")
-        lines.append(f"| {name} | {row.status} | {reason} |")
+        lines.append(f"| {name} | {row.status} | {for_people(row.reason)} |")
     return "\n".join([*lines, ""])
 
 
