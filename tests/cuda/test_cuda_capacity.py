@@ -57,7 +57,6 @@ def test_pages_fill_a_share_of_the_device(
         taken = sum(llm.engine.executable.memory_bytes().values())
         assert opened == [1], "the driver of the question is that of the load"
         assert abs(taken - share * driver.total_bytes) < SMALL
-        assert llm.generate([1, 2, 3], max_tokens=4).token_ids
     assert not driver.is_open
 
 
