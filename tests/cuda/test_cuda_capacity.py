@@ -16,7 +16,6 @@ from sglk.targets.cuda.device.device import CudaDevice
 from sglk.targets.cuda.device.null_driver import NullDriver
 from sglk.targets.device import FitsPages
 
-
 SMALL = 32 << 10
 """Bytes of inputs, tokens and scratch, which nobody plans."""
 
