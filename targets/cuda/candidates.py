@@ -115,8 +115,7 @@ def candidates(
         kernels |= alone.kernels
         members[name] = to_bytes(encode(program))
         weights = {
-            use.name: int(prod(use.shape)) * BYTES[use.dtype]
-            for use in alone.weights.values()
+            use.name: int(prod(use.shape)) * BYTES[use.dtype] for use in alone.weights.values()
         }
         skipped = int(way.config.x == E4M3)  # the launch that makes the rows
         listed.append(
