@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import sglk
+from sglk.bench.edges import Edges
 from sglk.bench.load_client import Result, Target, request
 from sglk.bench.server_process import serve_command, server
 from sglk.runtime import LLM
@@ -110,7 +111,7 @@ def shared(options: argparse.Namespace) -> dict[str, Any]:
     Predicted are the seconds without it, less what the tokens that were reused cost: their share
     of the time that the same prompts take with one token of answer.
     """
-    prompts, new = shared_prompts(options), options.new
+    prompts, new, edges = shared_prompts(options), options.new, Edges(options.at_edge)
     num_prompt = sum(map(len, prompts))
     usual = ["--max-running", str(options.running), "--kv-memory", str(options.kv_memory),
              "--max-queued", str(len(prompts)), "--max-queued-tokens", str(2 * num_prompt),
@@ -118,11 +119,14 @@ def shared(options: argparse.Namespace) -> dict[str, Any]:
     warm = [[each + 1 for each in prompt] for prompt in prompts[:2]]
     with server(serve_command(options.artifact, *usual, "--no-prefix-cache"), "m") as target:
         ask(target, warm, 4)
-        without, expected = ask(target, prompts, new, keeps_text=True)
-        prefill, _ = ask(target, prompts, 1)
+        with edges.window("without"):
+            without, expected = ask(target, prompts, new, keeps_text=True)
+        with edges.window("prefill"):
+            prefill, _ = ask(target, prompts, 1)
     with server(serve_command(options.artifact, *usual), "m") as target:
         ask(target, warm, 4)
-        seconds, results = ask(target, prompts, new, keeps_text=True)
+        with edges.window("with"):
+            seconds, results = ask(target, prompts, new, keeps_text=True)
     saved = sum(result.num_cached for result in results)
     predicted = without - prefill * saved / num_prompt
     same = [a.text == b.text for a, b in zip(results, expected, strict=True)]

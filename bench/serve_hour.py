@@ -64,7 +64,7 @@ def compared(
     """The figures of all windows, and whether the bound holds."""
 
     def rate(windows: list[_Window], name: str = "steps_per_s") -> float:
-        return statistics.median(getattr(window, name) for window in windows)
+        return float(statistics.median(getattr(window, name) for window in windows))
 
     beside = [a.steps_per_s / b.steps_per_s - 1 for a, b in zip(old, fresh, strict=True)]
     change, machine = (rate(windows) / rate(first) - 1 for windows in (last, fresh))

@@ -7,6 +7,7 @@
     python bench/serve_load.py compare ARTIFACT [--concurrency 32] [--new 64]
         tokens/s over HTTP and in process, in turns; bound: 0.95
     python bench/serve_load.py shared ARTIFACT [--groups 16] [--each 16] [--shared 512] [--new 64]
+                                       [--at-edge COMMAND]
         shared prefixes: the speed-up by the prefix cache, bound: 0.9 of what the tokens that it
         saves predict, and the same text
     python bench/serve_load.py restart ARTIFACT
@@ -186,9 +187,10 @@ def _add_artifact_commands(commands: Any) -> None:
             each.add_argument(f"--{name}", type=int, default=default)
         if command != "restart":
             each.add_argument("--kv-memory", type=int, default=2**30)
+        if command in ("shared", "hour"):
+            each.add_argument("--at-edge", help="command to run at the edges of what is measured")
     each.add_argument("--minutes", type=float, default=60.0)
     each.add_argument("--window", type=float, default=55.0, help="seconds that are measured")
-    each.add_argument("--at-edge", help="command to run at the edges of measured windows")
 
 
 def make_parser() -> argparse.ArgumentParser:
