@@ -31,6 +31,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sglk
@@ -42,7 +43,7 @@ from sglk.bench.fidelity_rows import Rows, columns_of
 from sglk.ir.few_bits import TOLERANCE
 from sglk.runtime.selftest import relative_error
 
-ARTIFACTS = {
+ARTIFACTS: dict[str, dict[str, Any]] = {
     "fp32": {"dtype": "fp32", "quant": "none"},
     "bf16": {"dtype": "bf16", "quant": "none"},
     "keep": {"dtype": "bf16", "quant": "keep"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,7 +117,7 @@ def test_few_rows_and_many_give_what_the_reference_says(
     tmp_path: Path, mode: str, gated: bool
 ) -> None:
     graph = rounded(graph_of(gated=gated), mode)
-    params = {"w": random_blocks("q4_1", (128, 64), np.random.default_rng(2))}
+    params: dict[str, Any] = {"w": random_blocks("q4_1", (128, 64), np.random.default_rng(2))}
     params |= {} if gated else {"b": np.linspace(-1, 1, 128, dtype=np.float32)}
     chip = Chip(
         CpuBackend(), open_device("cpu"), tmp_path, KitChoices((AMX,), mode, round_weights=True)

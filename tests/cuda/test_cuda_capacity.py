@@ -53,7 +53,8 @@ def test_pages_fill_a_share_of_the_device(
 ) -> None:
     options = {"memory_share": share, "max_step_tokens": 24, "max_running": 6}
     with load(artifact.path, device="cuda:1", **options) as llm:
-        taken = sum(llm.engine.executable.memory_bytes().values())
+        executable: Any = llm.engine.executable
+        taken = sum(executable.memory_bytes().values())
         assert opened == [1], "the driver of the question is that of the load"
         assert abs(taken - share * driver.total_bytes) < SMALL
     assert not driver.is_open

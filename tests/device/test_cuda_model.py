@@ -95,9 +95,11 @@ def test_text_is_the_same_with_and_without_graphs(
     """The same batch in the same order each time: bit for bit."""
     texts = []
     for mode in ("check", "off"):
-        # other tests share the device: not all of its memory, as it would be
-        taken = {"device": "cuda:0", "kv_memory": 1 << 24}
-        with knobs.override(graphs=mode), sglk.load(artifact.path, **taken) as llm:  # type: ignore[arg-type]
+        with (
+            knobs.override(graphs=mode),
+            # other tests share the device: not all of its memory, as it would be
+            sglk.load(artifact.path, device="cuda:0", kv_memory=1 << 24) as llm,
+        ):
             chosen = SamplingParams(max_tokens=20, **params)  # type: ignore[arg-type]
             answers = llm.generate(["one", "two words", "and a third one"], params=chosen)
             texts.append([answer.token_ids for answer in answers])
