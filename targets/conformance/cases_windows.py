@@ -25,6 +25,7 @@ def _pools() -> Iterable[Case]:
     yield case(AvgPool((3,), (2,), (1,), (1,), (1,), pads=(1,)), "f32[n, 2, 9]")
     counted = AvgPool((3,), (2,), (1,), (2,), (1,), count_padding=True, pads=(1,))
     yield case(counted, "f32[n, 2, 8]")
+    yield case(AvgPool((2,), (1,), (0,), (0,), (1,), divisor=-3, pads=(0,)), "f32[n, 2, 5]")
 
 
 def _parts() -> Iterable[Case]:

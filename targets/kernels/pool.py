@@ -66,5 +66,5 @@ def avg_pool(
                 if COUNT_PADDING:
                     inside = (i < d + rd) & (j < h + rh) & (k < w + rw)
                 count += inside.to(tl.float32)
-    whole = tl.where(divisor > 0, divisor.to(tl.float32), count)
+    whole = tl.where(divisor != 0, divisor.to(tl.float32), count)
     tl.store(y + lane, sum / whole, mask=lane < total)
