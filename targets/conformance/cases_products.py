@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...ir.blocks import BLOCK_TYPES
@@ -10,7 +11,7 @@ from ...ir.dtype import BF16
 from ...ir.graph import Graph, Value
 from ...ir.op import Op
 from ...ir.ops.activations import GroupSums, QuantizeRows, RoundRows
-from ...ir.ops.elementwise import ACTIVATIONS
+from ...ir.ops.elementwise import ACTIVATIONS, Cast
 from ...ir.ops.linear import GatedLinear, Linear, MatMul
 from ...ir.ops.sparse import Embedding
 from .case import WEIGHT, Case, below, case
@@ -101,6 +102,36 @@ def _after(side: Op, op: Op, weight: str) -> Case:
     return case(op, *operands, build=build, note=f"after {side.name}")
 
 
+def _rounded() -> Iterable[Case]:
+    """Products that round x and w where rows are many, and what stands before them."""
+    linear, gated = Linear(rounded_from=32), GatedLinear("silu", rounded_from=32)
+    for weight in ("q4_0", "q4_1", "q8_0"):
+        for product in (linear, gated):
+            of_integers = replace(product, has_scales=True)
+            yield _for_many(of_integers, of_integers, weight)
+            of_sums = replace(product, has_sums=weight == "q4_1")
+            yield _for_many(of_sums, of_sums, weight)
+    for op in (QuantizeRows(), Cast(BF16)):
+        yield _for_many(op, replace(linear, has_scales=True), "q4_1")
+
+
+def _for_many(op: Op, product: Linear | GatedLinear, weight: str) -> Case:
+    """A case about ``op`` in a product of few or many rows."""
+
+    def build(graph: Graph, leaves: Sequence[Value]) -> list[Value]:
+        x, w = leaves
+        if product.has_scales:
+            integers, scales = graph.append(QuantizeRows(), x)
+            return [graph.emit(product, integers, w, scales, graph.emit(Cast(BF16), x))]
+        rounded, sums = graph.append(RoundRows(), x)
+        return [graph.emit(product, rounded, w, *([sums] if product.has_sums else []))]
+
+    k = _width(weight)
+    way = "int8" if product.has_scales else "bf16"
+    operands = f"f32[n, {k}]", f"{WEIGHT}{weight}[128, {k}]"
+    return case(op, *operands, build=build, note=f"in {product.name} of few or many, {way}")
+
+
 def _matmul() -> Iterable[Case]:
     yield case(MatMul(), "f32[n, 4]", "f32[4, 6]")
     yield case(MatMul(), "f32[3, n, 4]", "f32[1, 4, n]")
@@ -136,6 +167,7 @@ PRODUCTS: tuple[Case, ...] = (
     *_types(),
     *_epilogues(),
     *_sides(),
+    *_rounded(),
     *_matmul(),
     *_embeddings(),
 )

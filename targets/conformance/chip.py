@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Self
 
+from ...errors import SglkError
 from ...ir.graph import Graph, Node
 from ...ir.op import Array
 from ...ir.target import Target
@@ -19,6 +20,9 @@ from ..device import Device, Executable
 from ..lowering import entry_of, symbols_of_entry
 from ..table import OperatorRow
 from ..weights import typed_reader
+
+ROUNDED = ("int8", "bf16")
+"""Activations that weights may be rounded beside."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,18 @@ class Chip:
         self.table = tuple(row for row in rows if (row.op, row.name) not in denied)
         self.target: Target = self.backend.target(self.choices)
 
-    def without_handwritten(self) -> Self:
-        """The same chip, as kernels compiled by us alone would run it."""
-        choices = replace(self.choices, handwritten=False)
-        return replace(self, choices=choices)
+    def variants(self) -> Iterator[Self]:
+        """The same chip under other choices that it offers: rows that the default never picks."""
+        if not self.choices.handwritten:
+            return
+        yield replace(self, choices=replace(self.choices, handwritten=False))
+        for activations in ROUNDED:
+            choices = replace(self.choices, activations=activations, round_weights=True)
+            try:
+                self.backend.check(choices)
+            except SglkError:
+                continue
+            yield replace(self, choices=choices)
 
     def compile(
         self,

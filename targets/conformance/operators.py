@@ -6,7 +6,7 @@ is refused or crashes, they are compiled apart, so that the others are still jud
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ def check_ops(chip: Chip, quick: bool = False, wanted: Sequence[str] = ()) -> It
     """Every case of every op (or of those named), on each row that takes it; ``quick``: one case a
     row."""
     trials: list[Trial] = []
-    reserve: list[Trial] = []
+    variants = [(variant, list[Trial]()) for variant in chip.variants()]
     seen: set[tuple[str, str]] = set()
     for op, cases in all_cases().items():
         if wanted and op not in wanted:
@@ -66,12 +66,15 @@ def check_ops(chip: Chip, quick: bool = False, wanted: Sequence[str] = ()) -> It
         taken = taken or _on_host(chip, cases)
         if not taken:
             yield Outcome(SECTION, op, "absent", _why_absent(chip, op, cases))
-        spare = _in_reserve(chip, op, cases, taken)
         trials += _first_of_each_row(taken, seen) if quick else taken
-        reserve += _first_of_each_row(spare, seen) if quick else spare
+        tried = {trial.row.name for trial in taken if trial.row}
+        for variant, reserve in variants:
+            spare = _in_reserve(variant, op, cases, tried)
+            reserve += _first_of_each_row(spare, seen) if quick else spare
+            tried |= {trial.row.name for trial in spare if trial.row}
     yield from _in_batches(chip, trials)
-    if reserve:
-        yield from _in_batches(chip.without_handwritten(), reserve)
+    for variant, reserve in variants:
+        yield from _in_batches(variant, reserve)
 
 
 def _in_batches(chip: Chip, trials: Sequence[Trial]) -> Iterator[Outcome]:
@@ -79,14 +82,12 @@ def _in_batches(chip: Chip, trials: Sequence[Trial]) -> Iterator[Outcome]:
         yield from _judge(chip, trials[start : start + BATCH])
 
 
-def _in_reserve(chip: Chip, op: str, cases: Sequence[Case], taken: Sequence[Trial]) -> list[Trial]:
-    """Cases on rows that only stand in for kernels written by hand."""
-    tried = {trial.row.name for trial in taken if trial.row}
-    spare = {row.name for row in chip.table if row.op == op} - tried
-    if not spare or not chip.choices.handwritten:
-        return []
-    plain = chip.without_handwritten()
-    trials = (trial for case in cases for trial in _trials(plain, case))
+def _in_reserve(
+    variant: Chip, op: str, cases: Sequence[Case], tried: Collection[str]
+) -> list[Trial]:
+    """Cases on rows that were not tried yet and that a variant of the chip takes."""
+    spare = {row.name for row in variant.table if row.op == op} - set(tried)
+    trials = (trial for case in cases for trial in _trials(variant, case)) if spare else ()
     return [trial for trial in trials if trial.row and trial.row.name in spare]
 
 
@@ -112,7 +113,9 @@ def unreached_rows(chip: Chip) -> list[str]:
     reached: set[tuple[str, str]] = set()
     for op, each in cases.items():
         taken = [trial for case in each for trial in _trials(chip, case)]
-        taken += _in_reserve(chip, op, each, taken)
+        for variant in chip.variants():
+            tried = {trial.row.name for trial in taken if trial.row}
+            taken += _in_reserve(variant, op, each, tried)
         reached |= {(op, trial.row.name) for trial in taken if trial.row}
     rows = [row for row in chip.table if cases.get(row.op) and (row.op, row.name) not in reached]
     return [f"{row.name} of {row.op}: {_refusal(chip, row, cases[row.op])}" for row in rows]
