@@ -54,10 +54,15 @@ CONTEXTS = re.compile(
     r"max_position_embeddings|n_positions|n_ctx|max_seq_len|max_sequence_length|model_max_length|"
     r"max_(target|source)_positions"
 )
-UNSET = {"head_dim": HEAD_DIM, "num_key_value_heads": 2, "num_experts_per_tok": 4, "n_group": 4}
+UNSET: dict[str, float] = {
+    "head_dim": HEAD_DIM,
+    "num_key_value_heads": 2,
+    "num_experts_per_tok": 4,
+    "n_group": 4,
+}
 UNSET |= {"topk_group": 2, "n_routed_experts": 16, "n_shared_experts": 1}
 UNSET |= {"indexer_n_heads": HEADS, "indexer_kv_heads": 1, "indexer_head_dim": HEAD_DIM}
-UNSET |= {"indexer_budget": CONTEXT, "indexer_compress_ratio": 4, "clip_qkv": 2}
+UNSET |= {"indexer_budget": CONTEXT, "indexer_compress_ratio": 4, "clip_qkv": 2.0}
 """What a default leaves open and some models cannot be built without."""
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 LAYER_COUNTS = re.compile(
