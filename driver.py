@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__, knobs
+from .compiled import Compiled
 from .errors import LoweringError, SglkError
 from .ir.few_bits import FORMS, tolerance_of
 
@@ -114,14 +115,6 @@ class Options:
 
 
 @dataclass
-class Compiled:
-    """A finished compile: where the artifact is, and the report that is also inside it."""
-
-    path: Path
-    report: dict[str, Any]
-
-
-@dataclass
 class Clock:
     """Seconds per stage, in order of first use."""
 
@@ -140,10 +133,10 @@ class Clock:
 
 def compile(
     model: Any,
+    example_inputs: Sequence[Any] = (),
     target: str = "cpu",
     output: str | Path | None = None,
     *,
-    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     dims: Mapping[str, Mapping[int, str]] | None = None,
     const: Mapping[str, Any] | None = None,
@@ -153,16 +146,19 @@ def compile(
 ) -> Compiled:
     """Compile a Hugging Face folder, a .gguf, .onnx or .pt2 file or a torch module.
 
-    A module that is no transformers causal LM needs example inputs, ``args`` and ``kwargs``;
-    ``dims`` names the sizes that stay symbolic: ``{"x": {0: "batch"}}``. Of an ONNX model ``const``
-    fixes inputs to numbers and ``sizes`` named sizes: ``{"batch": 1}``. Load the artifact with
-    `sglk.load_forward`, decoders with `sglk.load`. ``options`` are the fields of `Options`. The
-    default output is the model's name with ``.sglk`` in the current folder. ``target`` is a chip,
-    with arches after a colon: ``cpu``, ``cpu:x86_64_v3,x86_64_v4``. Errors are `SglkError`
-    sentences; nothing half-made is left behind.
+    A module that is no transformers causal LM needs example inputs, ``kwargs`` those by name;
+    ``dims`` names the sizes that stay symbolic: ``{"x": {0: "batch"}}``. What comes back is called
+    as the module is. Of an ONNX model ``const`` fixes inputs to numbers and ``sizes`` named sizes:
+    ``{"batch": 1}``. Load the artifact with `sglk.load_forward`, decoders with `sglk.load`.
+    ``options`` are the fields of `Options`. The default output is the model's name with ``.sglk``
+    in the current folder. ``target`` is a chip, with arches after a colon: ``cpu``,
+    ``cpu:x86_64_v3,x86_64_v4``. Errors are `SglkError` sentences; nothing half-made is left behind.
     """
     from .targets.backend import check_choices, open_backend
 
+    if not isinstance(example_inputs, tuple | list):
+        got = f"got a {type(example_inputs).__name__} (one input: (x,); a target: target=...)"
+        raise SglkError(f"example_inputs: expected a tuple of the module's inputs, {got}")
     name, colon, arches = target.partition(":")
     backend = open_backend(name)
     options.setdefault("arches", tuple(arches.split(",")) if colon else ())
@@ -171,7 +167,8 @@ def compile(
     chosen = Options(**options)
     check_choices(backend, chosen)
     path = Path(output) if output else Path(f"{_name(model)}.sglk")
-    example = {"args": args, "kwargs": kwargs, "dims": dims, "const": const, "sizes": sizes}
+    fixed = {"dims": dims, "const": const, "sizes": sizes}
+    example = {"args": example_inputs, "kwargs": kwargs, **fixed}
     return _Compile(model, example, backend, chosen, progress or _silent).run(path)
 
 
@@ -255,7 +252,7 @@ class _Compile:
         if cases:
             report["selftest"] = self._prove(path)
         report["seconds"] = dict(self.clock.seconds)
-        return Compiled(path, report)
+        return Compiled(path, report, captured.signature)
 
     @contextmanager
     def _watched(self, stage: str) -> Iterator[None]:

@@ -47,7 +47,7 @@ def measure(config: Path, target: str, output: Path) -> dict[str, Any]:
     from sglk.targets.artifact import Artifact
 
     start = time.perf_counter()
-    compiled = sglk.compile(config, target, output, weights="dummy")
+    compiled = sglk.compile(config, target=target, output=output, weights="dummy")
     wall = time.perf_counter() - start
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)

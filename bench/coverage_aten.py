@@ -122,7 +122,7 @@ def run_compiled(module: OneOp, tensors: list[torch.Tensor]) -> list[np.ndarray]
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "op.sglk"
-        compile(module, output=path, args=tensors, selftest=False, dtype="fp32")
+        compile(module, tensors, output=path, selftest=False, dtype="fp32")
         with load_forward(path) as model:
             found = model(*[as_array(t) for t in tensors])
     return list(found) if isinstance(found, tuple) else [found]

@@ -159,8 +159,8 @@ def _run(options: argparse.Namespace) -> int:
     with ProgressBars() as bars:
         compiled = compile(
             options.model,
-            _target(options),
-            options.output,
+            target=_target(options),
+            output=options.output,
             progress=None if options.quiet else bars,
             **_choices(options),
             weights=options.weights,

@@ -29,7 +29,7 @@ def main(path: str) -> None:
     torch.manual_seed(0)
     block, x = Block(), torch.randn(5, 64)
     dims = {"x": {0: "tokens"}}
-    sglk.compile(block, target="cpu", output=path, args=[x], dims=dims, dtype="fp32")
+    sglk.compile(block, (x,), output=path, dims=dims, dtype="fp32")
     with sglk.load_forward(path) as compiled, torch.no_grad():
         error = np.abs(compiled(x.numpy()) - block(x).numpy()).max()
     print(f"{path}: largest difference from torch {error:.1e}")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..ir.dim import Dim
 from ..ir.graph import Graph, Node
 from ..ir.ops.attention import Attention
 from .tokenizer_files import TokenizerFiles
 from .weights import WeightSource
+
+if TYPE_CHECKING:
+    from .call_signature import CallSignature
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called as ``progress(stage, done, total)``."""
@@ -46,6 +49,8 @@ class Captured:
     tokenizer: TokenizerFiles | None
     """None: the model takes token ids only."""
     info: ModelInfo
+    signature: CallSignature | None = None
+    """How the torch module is called that this is a program of."""
 
 
 def describe(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch.export import Dim, ExportedProgram
 
 from ..errors import FrontendError
+from .call_signature import CallSignature
 from .capture import capture_causal_lm, model_errors, quiet
 from .captured import Captured, Progress, describe
 from .fx_convert import convert_program, symbol_names
@@ -73,22 +74,24 @@ def load_module(
     name = type(module).__name__
     if not args and not kwargs:
         raise FrontendError(
-            f"{name}: expected example inputs, got none (give args=(...), and dims={{...}} for "
-            "sizes that must stay symbolic)"
+            f"{name}: expected example inputs, got none (give them as second argument, and "
+            "dims={...} for sizes that must stay symbolic)"
         )
     program = export_module(module, args, kwargs, dims)
     source = ModuleSource(name, module.state_dict(keep_vars=True))
     graph = convert_program(
         program, name=name, symbols=symbol_names(program, dims), progress=progress
     )
-    return Captured(graph, source, None, describe(graph, name, name))
+    signature = CallSignature.of(program, module.forward)
+    return Captured(graph, source, None, describe(graph, name, name), signature)
 
 
 def load_program(program: ExportedProgram, progress: Progress | None = None) -> Captured:
     """A program of `torch.export`; a lone symbolic size is called ``tokens``."""
     graph = convert_program(program, name="program", progress=progress)
     source = ModuleSource("program", dict(program.state_dict))
-    return Captured(graph, source, None, describe(graph, "program", "program"))
+    info = describe(graph, "program", "program")
+    return Captured(graph, source, None, info, CallSignature.of(program))
 
 
 def export_module(

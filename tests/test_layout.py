@@ -17,6 +17,7 @@ NOT_SHIPPED = {"tests", "docs", "bench", "examples", "build", "dist"}
 ROOT_MODULES = {
     "__init__.py",
     "__main__.py",
+    "compiled.py",
     "driver.py",
     "errors.py",
     "knobs.py",

@@ -44,7 +44,9 @@ def compiled(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_backend, "build_libraries", without_code)
         path = folder / "model.sglk"
-        driver.compile(folder / "config.json", "cuda:sm90,sm80", path, weights="dummy")
+        driver.compile(
+            folder / "config.json", target="cuda:sm90,sm80", output=path, weights="dummy"
+        )
     return path
 
 
@@ -162,7 +164,7 @@ def test_what_cannot_be_compiled_is_refused_first(
     target: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(LoweringError, match=message):
-        driver.compile("no such model", target, **options)
+        driver.compile("no such model", target=target, **options)
 
 
 def test_several_chips_share_the_program_of_the_weakest() -> None:

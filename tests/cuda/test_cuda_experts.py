@@ -38,7 +38,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory, without_code: Any) -> Pat
         patch.setattr(cuda_backend, "build_libraries", without_code)
         patch.setattr(facts, "TOKEN_BUCKETS", (1, 8, 64))
         path = folder / "model.sglk"
-        driver.compile(folder / "config.json", "cuda:sm90", path, weights="dummy")
+        driver.compile(folder / "config.json", target="cuda:sm90", output=path, weights="dummy")
     return path
 
 

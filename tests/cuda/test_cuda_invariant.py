@@ -30,7 +30,9 @@ def compiled_kernels(folder: Path, build: Any, **options: Any) -> list[dict[str,
         patch.setattr(cuda_backend, "build_libraries", build)
         patch.setattr(facts, "TOKEN_BUCKETS", (1, 16, 128))
         path = folder / "model.sglk"
-        driver.compile(folder / "config.json", "cuda:sm90", path, weights="dummy", **options)
+        driver.compile(
+            folder / "config.json", target="cuda:sm90", output=path, weights="dummy", **options
+        )
     with Artifact.open(path) as artifact:
         model = artifact.manifest["model"]
         assert isinstance(model, dict)

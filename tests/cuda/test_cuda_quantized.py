@@ -97,7 +97,7 @@ def test_a_chip_without_fp8_products_refuses_the_option(tmp_path: Path) -> None:
     module = torch.nn.Linear(64, 64)
     with pytest.raises(SglkError, match=r"--dtype: expected one .*\(int8, int4\), got fp8"):
         compile(
-            module, "cuda:sm80", tmp_path / "x.sglk", args=(torch.zeros(2, 64),), dtype="fp8",
+            module, (torch.zeros(2, 64),), "cuda:sm80", tmp_path / "x.sglk", dtype="fp8",
             activations="bf16",
         )  # fmt: skip
 

@@ -20,7 +20,7 @@ def test_a_compile_rounds_all_linears_but_the_last(tmp_path: Path, dtype: str, f
     torch.manual_seed(0)
     layers = [torch.nn.Linear(64, 128), torch.nn.SiLU(), torch.nn.Linear(128, 64), torch.nn.Tanh()]
     model = torch.nn.Sequential(*layers, torch.nn.LayerNorm(64), torch.nn.Linear(64, 64))
-    made = compile(model, "cpu", tmp_path / "m.sglk", args=(torch.randn(3, 64),), dtype=dtype)
+    made = compile(model, (torch.randn(3, 64),), "cpu", tmp_path / "m.sglk", dtype=dtype)
     weights = made.report["weights"]
     assert weights["forms"][form]["count"] == 2
     assert 0 < weights["rounding"][form] < MOST[form]

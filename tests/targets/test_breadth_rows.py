@@ -54,7 +54,7 @@ class Module(torch.nn.Module):
 
 def check(module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], folder: Path) -> None:
     path = folder / "module.sglk"
-    sglk.compile(module, args=tensors, output=path, dtype="fp32", selftest=False)
+    sglk.compile(module, tensors, output=path, dtype="fp32", selftest=False)
     with torch.no_grad():
         wanted = module(*tensors)
     with sglk.load_forward(path) as model:

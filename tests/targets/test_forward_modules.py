@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import sglk
 import torch
 from sglk import knobs
-from sglk.errors import PassError, RequestError
+from sglk.errors import PassError, RequestError, SglkError
 
 
 class Net(torch.nn.Module):
@@ -36,7 +37,7 @@ def net() -> Net:
 def artifact(net: Net, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("forward") / "net.sglk"
     example = (torch.randn(5, 48), torch.randn(10))
-    compiled = sglk.compile(net, args=example, dims={"x": {0: "batch"}}, output=path, dtype="fp32")
+    compiled = sglk.compile(net, example, dims={"x": {0: "batch"}}, output=path, dtype="fp32")
     assert compiled.report["selftest"]
     return path
 
@@ -70,7 +71,7 @@ def test_unsupported_ops_are_listed_with_their_lines(tmp_path: Path) -> None:
             return torch.lgamma(x) + x
 
     with pytest.raises((PassError, sglk.SglkError), match=r"test_forward_modules.py:\d+"):
-        sglk.compile(Odd(), args=(torch.randn(4),), output=tmp_path / "odd.sglk")
+        sglk.compile(Odd(), (torch.randn(4),), output=tmp_path / "odd.sglk")
     assert not list(tmp_path.iterdir())
 
 
@@ -78,7 +79,7 @@ def test_dump_has_every_form(net: Net, tmp_path: Path, caplog: pytest.LogCapture
     example = (torch.randn(5, 48), torch.randn(10))
     with knobs.override(dump=str(tmp_path / "dump")), caplog.at_level(logging.DEBUG, "sglk"):
         sglk.compile(
-            net, args=example, dims={"x": {0: "batch"}}, output=tmp_path / "n.sglk", selftest=False
+            net, example, dims={"x": {0: "batch"}}, output=tmp_path / "n.sglk", selftest=False
         )
     names = {path.name for path in (tmp_path / "dump").iterdir()}
     assert {"00-given.txt", "program.txt", "kernels"} < names  # and a graph per change
@@ -86,3 +87,44 @@ def test_dump_has_every_form(net: Net, tmp_path: Path, caplog: pytest.LogCapture
     assert kernels == {".ttir", ".cpp"}
     logged = {record.name for record in caplog.records}
     assert {"sglk.driver", "sglk.passes.instruments", "sglk.targets.cpu.build"} <= logged
+
+
+class Tree(torch.nn.Module):
+    """A constant, a default, a name, a list and a result of several kinds."""
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        times: int,
+        pair: list[torch.Tensor],
+        shift: torch.Tensor | None = None,
+    ) -> dict[str, Any]:
+        shifted = x if shift is None else x + shift
+        return {"sum": (shifted * times, pair[0] + pair[1]), "none": None, "many": x.long()}
+
+
+def test_what_comes_back_is_called_as_the_module_is(tmp_path: Path) -> None:
+    module, pair = Tree(), [torch.randn(3), torch.randn(3).bfloat16()]
+    x, shift = torch.randn(4, 3), torch.randn(3)
+    made = sglk.compile(
+        module, (x, 3, pair), kwargs={"shift": shift}, output=tmp_path / "t.sglk", dtype="fp32"
+    )
+    wanted = module(x, 3, pair, shift)
+    for found in (made(x, 3, pair, shift), made(x, shift=shift, pair=pair, times=3)):
+        assert found["none"] is None and isinstance(found["sum"], tuple)
+        assert found["many"].dtype == torch.int64
+        torch.testing.assert_close(found, wanted)
+    arrays = made(x.numpy(), 3, [pair[0].numpy(), pair[1].float().numpy()], shift.numpy())
+    assert isinstance(arrays["many"], np.ndarray)
+    with pytest.raises(RequestError, match=r"argument times: expected 3, which the compile fixed"):
+        made(x, 4, pair, shift)
+    with pytest.raises(RequestError, match="expected the structure of the example"):
+        made(x, 3, pair)
+    with pytest.raises(RequestError, match="missing a required argument: 'pair'"):
+        made(x, 3)
+    made.close()
+
+
+def test_inputs_that_are_no_tuple_are_refused() -> None:
+    with pytest.raises(SglkError, match=r"example_inputs: expected a tuple .* got a Tensor"):
+        sglk.compile(Tree(), torch.randn(3))

@@ -45,7 +45,7 @@ def test_every_width_computes_as_its_reference(dtype: str, tmp_path: Path) -> No
     module, path = Module(CASES[dtype]), tmp_path / "module.sglk"
     example = (torch.tensor(a), torch.tensor(b))
     wanted = interpret(load_model(module, example).graph, {"a": a, "b": b})
-    sglk.compile(module, args=example, output=path, dtype="fp32", selftest=False)
+    sglk.compile(module, example, output=path, dtype="fp32", selftest=False)
     with sglk.load_forward(path) as model:
         found = model(a, b)
     for ours, theirs in zip(found, wanted, strict=True):
