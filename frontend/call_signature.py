@@ -40,7 +40,7 @@ class CallSignature:
             [s.arg if isinstance(s.arg, ConstantArgument) else s.arg.name for s in inputs],
             spec.in_spec,
             [
-                s.arg if isinstance(s.arg, ConstantArgument) else types[s.arg.name].dtype
+                s.arg if isinstance(s.arg, ConstantArgument) else _dtype(types[s.arg.name])
                 for s in outputs
             ],
             spec.out_spec,
@@ -98,6 +98,11 @@ class CallSignature:
                 args, kwargs = [v for _, v in values[:count]], dict(values[count:])
         ordered = {n: kwargs[n] for n in names if n in kwargs}
         return tuple(args), {**ordered, **kwargs}
+
+
+def _dtype(value: Any) -> torch.dtype:
+    """Of a result on fake tensors; a size comes back as an integer of no dims."""
+    return value.dtype if isinstance(value, torch.Tensor) else torch.int64
 
 
 def _rest_of(parameters: inspect.Signature) -> str:

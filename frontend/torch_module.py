@@ -78,20 +78,20 @@ def load_module(
             "dims={...} for sizes that must stay symbolic)"
         )
     program = export_module(module, args, kwargs, dims)
+    signature = CallSignature.of(program, module.forward)
     source = ModuleSource(name, module.state_dict(keep_vars=True))
     graph = convert_program(
         program, name=name, symbols=symbol_names(program, dims), progress=progress
     )
-    signature = CallSignature.of(program, module.forward)
     return Captured(graph, source, None, describe(graph, name, name), signature)
 
 
 def load_program(program: ExportedProgram, progress: Progress | None = None) -> Captured:
     """A program of `torch.export`; a lone symbolic size is called ``tokens``."""
+    signature = CallSignature.of(program)  # before the conversion rewrites the program
     graph = convert_program(program, name="program", progress=progress)
     source = ModuleSource("program", dict(program.state_dict))
-    info = describe(graph, "program", "program")
-    return Captured(graph, source, None, info, CallSignature.of(program))
+    return Captured(graph, source, None, describe(graph, "program", "program"), signature)
 
 
 def export_module(

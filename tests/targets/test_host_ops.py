@@ -102,7 +102,7 @@ class Odd(torch.nn.Module):
 def test_it_is_visible_and_strict_refuses_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    example = {"args": (torch.randn(5, 64),), "dims": {"x": {0: "batch"}}}
+    example = {"example_inputs": (torch.randn(5, 64),), "dims": {"x": {0: "batch"}}}
     options = {**example, "dtype": "fp32", "target": "kunlun"}
     path = tmp_path / "odd.sglk"
     with pytest.raises(PassError, match=r"no implementation for 2 op\(s\): argmin x1.*expm1 x1"):
