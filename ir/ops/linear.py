@@ -93,8 +93,31 @@ class MatMul(Op):
         return Cost(as_dim(2 * outputs[0].size * inputs[0].shape[-1]), as_dim(moved))
 
 
+class _Sides:
+    """Of a product: which operands after the weight belong to x."""
+
+    has_sums: bool
+    has_scales: bool
+    rounded_from: int
+
+    @property
+    def has_side(self) -> bool:
+        """Whether scales or sums of x follow the weight."""
+        return self.has_sums or self.has_scales
+
+    @property
+    def has_rounded(self) -> bool:
+        """Whether x rounded to bf16 follows those."""
+        return self.rounded_from > 0 and self.has_scales
+
+    @property
+    def num_sides(self) -> int:
+        """Operands after the weight that belong to x."""
+        return self.has_side + self.has_rounded
+
+
 @dataclass(frozen=True)
-class Linear(Op):
+class Linear(_Sides, Op):
     """(x[..., K], w[N, K], [side], [bias f32[N]], [residual[..., N]]) -> [..., N].
 
     y = activation(x w^T + bias) + residual, accumulated in f32; y and the residual have ``dtype``,
@@ -120,21 +143,6 @@ class Linear(Op):
     dtype: DType = F32
     rounded_from: int = 0
     name: ClassVar[str] = "linear"
-
-    @property
-    def has_side(self) -> bool:
-        """Whether scales or sums of x follow the weight."""
-        return self.has_sums or self.has_scales
-
-    @property
-    def has_rounded(self) -> bool:
-        """Whether x rounded to bf16 follows those."""
-        return self.rounded_from > 0 and self.has_scales
-
-    @property
-    def num_sides(self) -> int:
-        """Operands after the weight that belong to x."""
-        return self.has_side + self.has_rounded
 
     def infer(self, x: TensorType, w: TensorType, *rest: TensorType) -> tuple[TensorType, ...]:
         good = _may_multiply(x, w)
@@ -170,7 +178,7 @@ class Linear(Op):
 
 
 @dataclass(frozen=True)
-class GatedLinear(Op):
+class GatedLinear(_Sides, Op):
     """(x[..., K], w[2N, K], [side]) -> [..., N]: activation(x wg^T) * (x wu^T), w = (wg, wu).
 
     The gated MLP's first half (GLU Variants Improve Transformer, Shazeer 2020). ``x`` is f32,
@@ -183,21 +191,6 @@ class GatedLinear(Op):
     dtype: DType = F32
     rounded_from: int = 0
     name: ClassVar[str] = "gated_linear"
-
-    @property
-    def has_side(self) -> bool:
-        """Whether scales or sums of x follow the weight."""
-        return self.has_sums or self.has_scales
-
-    @property
-    def has_rounded(self) -> bool:
-        """Whether x rounded to bf16 follows those."""
-        return self.rounded_from > 0 and self.has_scales
-
-    @property
-    def num_sides(self) -> int:
-        """Operands after the weight that belong to x."""
-        return self.has_side + self.has_rounded
 
     def infer(self, x: TensorType, w: TensorType, *rest: TensorType) -> tuple[TensorType, ...]:
         good = _may_multiply(x, w) and len(rest) == self.num_sides
