@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ from .ir.few_bits import FORMS, tolerance_of
 
 if TYPE_CHECKING:
     from .frontend import Captured
-    from .frontend.tokenizer_files import TokenizerFiles
     from .ir.dtype import DType
     from .ir.graph import Graph
     from .ir.target import Target
@@ -313,6 +311,7 @@ class _Compile:
         from .targets.dummy_weights import dummy_fill
         from .targets.host_calls import is_batch_invariant
         from .targets.selftest import num_pages
+        from .tokenizer_members import tokenizer_members
 
         model = {**vars(captured.info), "dtype": self.options.dtype, "quant": self.options.quant}
         model["kv_dtype"] = self.options.cache_dtype
@@ -326,7 +325,7 @@ class _Compile:
             lowering=lowering,
             libraries=libraries,
             graph_text=step.as_text(),
-            files=_tokenizer_members(captured.tokenizer) if captured.tokenizer else {},
+            files=tokenizer_members(captured.tokenizer) if captured.tokenizer else {},
             plans=self.backend.plans(program),
             members=candidates_of(self.backend, lowering, self.options, self.progress),
             selftest=cases,
@@ -382,16 +381,3 @@ class _Compile:
         worst = max(r.error for r in results)
         allowed = f"at most {results[0].tolerance:g}"
         return [f"{len(results)} passed, largest relative error {worst:.1e} ({allowed})"]
-
-
-def _tokenizer_members(files: TokenizerFiles) -> dict[str, bytes]:
-    """The tokenizer's files as members of the artifact."""
-    from .frontend.tokenizer_form import quick_form
-
-    members = {
-        "tokenizer.json": quick_form(files.tokenizer_json),
-        "generation.json": json.dumps(files.generation, indent=1).encode(),
-    }
-    if files.chat_template is not None:
-        members["chat_template.jinja"] = files.chat_template.encode()
-    return members

@@ -203,6 +203,8 @@ def _loader(options: argparse.Namespace) -> Any:
 
         phases.end("runtime")
         llm = load(options.artifact, device=options.device, **load_options)
+        if llm.tokenizer is not None:
+            llm.tokenizer.read()  # now, so that no request waits for it
         phases.end("load")
         if not options.no_selftest and llm.artifact is not None:
             check_artifact(llm, list(run_selftest(llm.artifact, executable=llm.engine.executable)))

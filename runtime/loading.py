@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import RequestError
 from ..targets.artifact import Artifact
+from ..targets.artifact.vocabulary import VOCABULARY
 from .audit import CacheAudit
 from .chat import ChatTemplate
 from .engine import Engine
@@ -87,7 +88,8 @@ def _text_side(
 ) -> tuple[Tokenizer | None, ChatTemplate | None]:
     if TOKENIZER not in artifact.names:
         return None, None
-    tokenizer = Tokenizer.parse(artifact.read(TOKENIZER), config)
+    tables = artifact.view(VOCABULARY) if VOCABULARY in artifact.names else None
+    tokenizer = Tokenizer.parse(artifact.view(TOKENIZER), config, tables)
     if TEMPLATE not in artifact.names:
         return tokenizer, None
     source = artifact.read(TEMPLATE).decode("utf-8", "replace")

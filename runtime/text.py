@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import codecs
 import functools
-import json
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import tokenizers
+
+    from .tokenizer import Tokenizer
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _MALFORMED = "\N{REPLACEMENT CHARACTER}"
@@ -36,11 +37,10 @@ class Detokenizer(Protocol):
 class Vocabulary:
     """What each token id stands for, read from the tokenizer's own decoder."""
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        self._backend = backend
-        added = backend.get_added_tokens_decoder()
-        self.special_ids = frozenset(id for id, token in added.items() if token.special)
-        self._to_bytes, self.num_stripped = _bytes_rule(backend)
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.special_ids = tokenizer.special_ids
+        self._to_bytes, self.num_stripped = _bytes_rule(tokenizer.decoder_steps)
         self._bytes: dict[int, bytes] = {}
         self._texts: dict[frozenset[int], dict[int, str]] = {}
 
@@ -48,15 +48,15 @@ class Vocabulary:
         """A fresh one for one answer."""
         skipped = self.special_ids if skip_special_tokens else frozenset()
         if self._to_bytes is None:
-            return WindowDetokenizer(self._backend, skipped)
+            return WindowDetokenizer(self._tokenizer.backend, skipped)
         return ByteDetokenizer(self, skipped)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token adds to the text; none for an id without a token."""
         found = self._bytes.get(token_id)
         if found is None:
-            token = self._backend.id_to_token(token_id)
-            found = b"" if token is None or self._to_bytes is None else self._to_bytes(token)
+            token = self._tokenizer.name(token_id)
+            found = self._to_bytes(token) if token and self._to_bytes is not None else b""
             self._bytes[token_id] = found
         return found
 
@@ -219,14 +219,11 @@ class AnswerText:
         return self._matcher.push(self._detokenizer.flush()) + self._matcher.flush()
 
 
-def _bytes_rule(backend: tokenizers.Tokenizer) -> tuple[Callable[[str], bytes] | None, int]:
+def _bytes_rule(steps: list[dict[str, Any]]) -> tuple[Callable[[str], bytes] | None, int]:
     """How a token's name becomes bytes, and how many leading spaces the whole text loses.
 
     None when the decoder is of another kind (WordPiece, Metaspace without byte fallback, ...).
     """
-    if backend.decoder is None:
-        return None, 0
-    steps = _decoder_steps(json.loads(backend.decoder.__getstate__()))
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
         return _byte_level, 0
@@ -243,10 +240,6 @@ def _bytes_rule(backend: tokenizers.Tokenizer) -> tuple[Callable[[str], bytes] |
         num_stripped = int(strip["start"])
     pairs = tuple((step["pattern"]["String"], step["content"]) for step in replaces)
     return functools.partial(_byte_fallback, pairs), num_stripped
-
-
-def _decoder_steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:
-    return decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
 
 
 def _byte_fallback(replaces: tuple[tuple[str, str], ...], token: str) -> bytes:

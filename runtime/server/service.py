@@ -75,7 +75,7 @@ class Model:
             return f"token_id:{token_id}", []
         data = tokenizer.vocabulary.token_bytes(token_id)
         if not data:
-            data = (tokenizer.backend.id_to_token(token_id) or "").encode()
+            data = tokenizer.name(token_id).encode()
         return data.decode("utf-8", "replace"), list(data)
 
     def close(self) -> None:
@@ -133,6 +133,5 @@ def _special_tokens(llm: LLM) -> dict[str, int]:
     """Special tokens by their text."""
     if llm.tokenizer is None:
         return {}
-    backend = llm.tokenizer.backend
-    names = {id: backend.id_to_token(id) for id in llm.tokenizer.vocabulary.special_ids}
+    names = {id: llm.tokenizer.name(id) for id in llm.tokenizer.special_ids}
     return {name: id for id, name in names.items() if name}

@@ -9,6 +9,7 @@ import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sglk.runtime.text import AnswerText, StopMatcher, Vocabulary, WindowDetokenizer
+from sglk.runtime.tokenizer import GenerationConfig, Tokenizer
 
 fuzz = settings(
     max_examples=200,
@@ -25,6 +26,10 @@ texts = st.text(
 )
 
 
+def vocabulary_of(backend: tokenizers.Tokenizer) -> Vocabulary:
+    return Vocabulary(Tokenizer(backend, GenerationConfig()))
+
+
 def pieces(vocabulary: Vocabulary, ids: list[int], skip: bool = True) -> list[str]:
     detokenizer = vocabulary.detokenizer(skip)
     return [*map(detokenizer.push, ids), detokenizer.flush()]
@@ -38,7 +43,7 @@ def byte_ids(backend: tokenizers.Tokenizer, data: bytes) -> list[int]:
 @fuzz
 @given(text=texts)
 def test_byte_level_pieces_join_to_the_text(byte_level: tokenizers.Tokenizer, text: str) -> None:
-    got = pieces(Vocabulary(byte_level), byte_level.encode(text).ids)
+    got = pieces(vocabulary_of(byte_level), byte_level.encode(text).ids)
     assert "".join(got) == text
     assert "�" in text or not any("�" in piece for piece in got)
 
@@ -49,7 +54,7 @@ def test_byte_fallback_pieces_join_to_the_text(
     byte_fallback: tokenizers.Tokenizer, text: str
 ) -> None:
     ids = byte_fallback.encode(text, add_special_tokens=False).ids
-    got = pieces(Vocabulary(byte_fallback), ids)
+    got = pieces(vocabulary_of(byte_fallback), ids)
     assert "".join(got) == byte_fallback.decode(ids)
     assert "�" in text or not any("�" in piece for piece in got)
 
@@ -62,13 +67,13 @@ def test_any_ids_give_what_the_tokenizer_decodes(
     """Malformed UTF-8 included: a model may emit anything."""
     size = byte_level.get_vocab_size()
     ids = data.draw(st.lists(st.integers(0, size - 1), max_size=30))
-    got = "".join(pieces(Vocabulary(byte_level), ids, skip))
+    got = "".join(pieces(vocabulary_of(byte_level), ids, skip))
     assert got == byte_level.decode(ids, skip_special_tokens=skip)
 
 
 def test_a_character_is_shown_when_its_last_byte_comes(byte_fallback: tokenizers.Tokenizer) -> None:
     ids = byte_ids(byte_fallback, "你好".encode())
-    assert pieces(Vocabulary(byte_fallback), ids) == ["", "", "你", "", "", "好", ""]
+    assert pieces(vocabulary_of(byte_fallback), ids) == ["", "", "你", "", "", "好", ""]
 
 
 def test_a_malformed_byte_does_not_spoil_its_neighbours(
@@ -76,16 +81,16 @@ def test_a_malformed_byte_does_not_spoil_its_neighbours(
 ) -> None:
     data = "你".encode() + b"\xff" + "好".encode()
     ids = byte_ids(byte_fallback, data)
-    assert "".join(pieces(Vocabulary(byte_fallback), ids)) == "你�好"
+    assert "".join(pieces(vocabulary_of(byte_fallback), ids)) == "你�好"
 
 
 def test_an_unfinished_character_is_marked_at_the_end(byte_level: tokenizers.Tokenizer) -> None:
     ids = byte_level.encode("ab🙂").ids[:-1]
-    assert "".join(pieces(Vocabulary(byte_level), ids)) == byte_level.decode(ids)
+    assert "".join(pieces(vocabulary_of(byte_level), ids)) == byte_level.decode(ids)
 
 
 def test_an_id_without_a_token_adds_nothing(byte_level: tokenizers.Tokenizer) -> None:
-    assert pieces(Vocabulary(byte_level), [10**6]) == ["", ""]
+    assert pieces(vocabulary_of(byte_level), [10**6]) == ["", ""]
 
 
 @fuzz
@@ -93,7 +98,7 @@ def test_an_id_without_a_token_adds_nothing(byte_level: tokenizers.Tokenizer) ->
 def test_other_decoders_work_through_a_window(
     word_piece: tokenizers.Tokenizer, ids: list[int]
 ) -> None:
-    vocabulary = Vocabulary(word_piece)
+    vocabulary = vocabulary_of(word_piece)
     assert isinstance(vocabulary.detokenizer(), WindowDetokenizer)
     assert "".join(pieces(vocabulary, ids)) == word_piece.decode(ids, skip_special_tokens=False)
 
@@ -143,13 +148,13 @@ def test_stop_strings_do_not_depend_on_where_tokens_end(
 
 
 def test_answer_text_releases_what_was_held_back(byte_level: tokenizers.Tokenizer) -> None:
-    answer = AnswerText(Vocabulary(byte_level).detokenizer(), ["world!"])
+    answer = AnswerText(vocabulary_of(byte_level).detokenizer(), ["world!"])
     shown = [answer.push(id) for id in byte_level.encode("hello world").ids]
     assert "".join(shown) == "hello "
     assert answer.finish() == "world"
 
 
 def test_answer_text_stops_inside_a_token(byte_level: tokenizers.Tokenizer) -> None:
-    answer = AnswerText(Vocabulary(byte_level).detokenizer(), ["o w"])
+    answer = AnswerText(vocabulary_of(byte_level).detokenizer(), ["o w"])
     shown = "".join(answer.push(id) for id in byte_level.encode("hello world").ids)
     assert (shown + answer.finish(), answer.stopped) == ("hell", True)
