@@ -14,6 +14,7 @@ from sglk.bench import peers
 from sglk.bench.contest import Contender, Result, environment
 
 PROMPT = "The capital of France is"
+LLAMA = {"llama.cpp", "llama.cpp-plain"}
 
 
 def llama_completion() -> str | None:
@@ -28,7 +29,7 @@ def command_of(contender: Contender, threads: int) -> list[str] | None:
     if contender.is_ours:
         ours = [contender.python, "-m", "sglk", "run", contender.model, PROMPT, "--raw"]
         return [*ours, "--max-tokens=1", f"--threads={threads}"]
-    binary = llama_completion() if contender.peer == "llama.cpp" else None
+    binary = llama_completion() if contender.peer in LLAMA else None
     if binary is None:
         return None
     options = ["-no-cnv", "--no-warmup", "--no-display-prompt", "-n", "1", "-c", "512"]

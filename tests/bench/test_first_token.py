@@ -30,10 +30,10 @@ def test_rounds_alternate_and_the_first_is_a_warm_up(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(first_token, "first_output", first_output)
     monkeypatch.setattr(first_token, "llama_completion", lambda: "/bin/llama-completion")
-    names = ("sglk:a", "llama.cpp:q4_0", "transformers")
+    names = ("sglk:a", "llama.cpp-plain:q4_0", "transformers")
     contenders = [Contender(name, "model", "python") for name in names]
     got = first_token.measure_first_tokens(contenders, threads=1, rounds=2)
-    assert got["sglk:a"]["seconds"] == 0.25 and got["llama.cpp:q4_0"]["seconds"] == 0.5
+    assert got["sglk:a"]["seconds"] == 0.25 and got["llama.cpp-plain:q4_0"]["seconds"] == 0.5
     lines = cpu_vs_peers.start_verdicts(got)
     assert "holds" in lines[0] and "+0 MB to llama.cpp" in lines[1]
 
