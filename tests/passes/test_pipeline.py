@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -135,6 +136,9 @@ def test_a_pipeline_reads_back_from_its_text(target: Target) -> None:
 
 def test_class_file_and_name_agree() -> None:
     for name, cls in PASSES.items():
+        # a class that an example in a docstring makes is in no module
+        if getattr(sys.modules[cls.__module__], cls.__name__, None) is not cls:
+            continue
         if cls.__module__.startswith("sglk.passes"):
             assert cls.__module__ == f"sglk.passes.{name.replace('-', '_')}"
             assert cls.__name__ == "".join(part.capitalize() for part in name.split("-"))
