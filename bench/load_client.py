@@ -18,6 +18,8 @@ class Result:
     gaps: list[float] = field(default_factory=list)
     seconds: float = 0.0
     num_tokens: int = 0
+    num_pieces: int = 0
+    """Events that have come so far."""
     num_cached: int = 0
     text: str = ""
     finish_reason: str | None = None
@@ -42,10 +44,14 @@ async def request(
     *,
     leave_after: int | None = None,
     keeps_text: bool = False,
+    result: Result | None = None,
 ) -> Result:
-    """POST /v1/completions; ``leave_after`` pieces the client closes its socket."""
+    """POST /v1/completions; ``leave_after`` pieces the client closes its socket.
+
+    ``result`` is filled while the answer comes, for who wants to watch it.
+    """
     started = time.perf_counter()
-    result = Result()
+    result = Result() if result is None else result
     reader, writer = await asyncio.open_connection(target.host, target.port, limit=2**24)
     try:
         writer.write(_head(target, {"model": target.model, **body}))
@@ -89,7 +95,6 @@ async def _read_stream(
 ) -> None:
     """Events as they come; JSON is only read where its content is wanted."""
     last = started
-    pieces = 0
     while True:
         size = int(await reader.readuntil(b"\r\n"), 16)
         chunk = await reader.readexactly(size + 2)
@@ -99,7 +104,7 @@ async def _read_stream(
         for event in chunk[:-2].split(b"\n\n"):
             if not event.startswith(b"data: {"):
                 continue
-            pieces += 1
+            result.num_pieces += 1
             if result.ttft is None:
                 result.ttft = now - started
             elif now > last:
@@ -107,7 +112,7 @@ async def _read_stream(
             last = now
             if keeps_text or b'"usage":{' in event or b'"error"' in event:
                 _read_event(json.loads(event[6:]), result)
-        if leave_after is not None and pieces >= leave_after:
+        if leave_after is not None and result.num_pieces >= leave_after:
             result.left = True
             return
 

@@ -7,9 +7,10 @@
     python bench/serve_load.py compare ARTIFACT [--concurrency 32] [--new 64]
         tokens/s over HTTP and in process, in turns; bound: 0.95
     python bench/serve_load.py shared ARTIFACT [--groups 16] [--each 16] [--shared 512] [--new 64]
-                                       [--at-edge COMMAND]
-        shared prefixes: the speed-up by the prefix cache, bound: 0.9 of what the tokens that it
-        saves predict, and the same text
+                                       [--running 256] [--at-edge COMMAND]
+        shared prefixes, all requests at once: the speed-up by the prefix cache, bound: 0.9 of what
+        the tokens that it saves predict, and the same text. Servers with and without it take turns
+        of a second; COMMAND is run with "begin NAME" and "end NAME" around every 50 s of them
     python bench/serve_load.py restart ARTIFACT
         kill -9 under load, then a new start: ready within 2 s of load time, no file left behind
     python bench/serve_load.py hour ARTIFACT [--minutes 60] [--window 55] [--at-edge COMMAND]
@@ -176,7 +177,7 @@ def report(figures: dict[str, Any]) -> bool:
 def _add_artifact_commands(commands: Any) -> None:
     for command, numbers in (
         ("compare", {"concurrency": 32, "prompt": 64, "new": 64, "rounds": 5}),
-        ("shared", {"groups": 16, "each": 16, "shared": 512, "own": 16, "new": 64, "running": 32,
+        ("shared", {"groups": 16, "each": 16, "shared": 512, "own": 16, "new": 64, "running": 256,
                     "seed": 0}),
         ("restart", {"streams": 16}),
         ("hour", {}),
@@ -223,10 +224,14 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "null-server":
         serve_null(options.running, options.pages)
         return 0
-    if options.command in ("compare", "shared"):
-        from sglk.bench import serve_compare
+    if options.command == "compare":
+        from sglk.bench.serve_compare import compare
 
-        return 0 if report(getattr(serve_compare, options.command)(options)) else 1
+        return 0 if report(compare(options)) else 1
+    if options.command == "shared":
+        from sglk.bench.serve_shared import shared
+
+        return 0 if report(shared(options)) else 1
     if options.command == "restart":
         from sglk.bench.serve_restart import restart
 

@@ -51,14 +51,21 @@ def start(command: Sequence[str], model: str) -> Served:
 
 
 @contextlib.contextmanager
-def server(command: Sequence[str], model: str) -> Iterator[Target]:
+def serving(command: Sequence[str], model: str) -> Iterator[Served]:
     """A server that is ready, until the block ends."""
     served = start(command, model)
     try:
-        yield served.target
+        yield served
     finally:
         served.process.terminate()
         served.process.communicate(timeout=STOP_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def server(command: Sequence[str], model: str) -> Iterator[Target]:
+    """Where it can be asked."""
+    with serving(command, model) as served:
+        yield served.target
 
 
 async def _until_ready(target: Target) -> None:

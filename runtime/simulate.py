@@ -107,11 +107,20 @@ class Simulation:
     (0.02, [0.01, 0.01])
     """
 
-    def __init__(self, trace: Sequence[TraceRequest], limits: Limits, model: StepModel) -> None:
-        """``trace`` in order of arrival."""
+    def __init__(
+        self,
+        trace: Sequence[TraceRequest],
+        limits: Limits,
+        model: StepModel,
+        *,
+        pace: Callable[[float, StepLoad], float] | None = None,
+    ) -> None:
+        """``trace`` in order of arrival; ``pace`` says by which factor a step of some load that
+        begins then takes longer than modelled, for a machine whose speed changes.
+        """
         self.scheduler = Scheduler(limits)
         self.result = SimResult()
-        self._model = model
+        self._model, self._pace = model, pace
         self._arrivals = deque(trace)
         self._started = self._now = trace[0].arrival_s if trace else 0.0
         self._progress: dict[str, _Progress] = {}
@@ -173,6 +182,8 @@ class Simulation:
                 f"step model: expected {MIN_STEPS} timed steps {kind} or more, got fewer "
                 "(record a longer run)"
             )
+        if self._pace is not None:
+            seconds *= self._pace(self._now, load)
         self.scheduler.observe(StepRecord(self._now, seconds, seconds, load, 0, 0, 0))
         self._now += seconds
         self.result.busy_s += seconds

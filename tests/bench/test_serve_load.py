@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from sglk.bench import serve_compare, serve_hour, serve_load
+from sglk.bench import serve_hour, serve_load, serve_shared
 from sglk.bench.edges import Edges
 from sglk.bench.load_client import Result, Target, metrics, percentile, request
 from sglk.bench.serve_soak import expected_text, soak
@@ -75,7 +75,7 @@ def test_a_look_counts_while_requests_run(monkeypatch: pytest.MonkeyPatch, targe
 
 def test_prompts_of_a_group_share_their_prefix_and_no_more() -> None:
     options = argparse.Namespace(groups=3, each=4, shared=8, own=2, seed=0)
-    prompts = serve_compare.shared_prompts(options)
+    prompts = serve_shared.shared_prompts(options)
     assert len(prompts) == 12 and {len(prompt) for prompt in prompts} == {10}
     assert len({tuple(prompt[:8]) for prompt in prompts}) == 3
     assert len({tuple(prompt) for prompt in prompts}) == 12
