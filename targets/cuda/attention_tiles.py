@@ -6,6 +6,7 @@ All by measurements on an H200 (heads / KV heads, head_dim, contexts), in µs.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import sympy
@@ -60,6 +61,46 @@ def prompt_tile(target: Target, tokens: int | None, head_dim: int) -> PromptTile
     if tokens is not None and tokens <= SHORT_PROMPT:
         return SHORT
     return LONG if TENSOR_MAPS in target.features else LONG_POINTERS
+
+
+@dataclass(frozen=True)
+class DecodeTile:
+    """How `rope_attention.py` is compiled for some number of programs."""
+
+    ahead: int
+    """Pages that are read before the product is there."""
+    num_warps: int
+    num_stages: int
+    max_registers: int | None = None
+
+    def options(self) -> dict[str, object]:
+        limit = {} if self.max_registers is None else {"maxnreg": self.max_registers}
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, **limit}
+
+
+DECODE_TILES = (
+    (1, DecodeTile(4, 8, 3)),
+    (2, DecodeTile(2, 4, 3)),
+    (4, DecodeTile(0, 4, 2, 128)),
+    (None, DecodeTile(0, 4, 3, 128)),
+)
+"""Up to so many programs for each multiprocessor. 32/8 heads of 128, in brackets with one page
+ahead, four warps and three stages for any number: 8 sequences of 208 keys 4.9 (7.8), 16 7.5 (9.1),
+32 10.1 (11.5), 64 18.8 (26), 128 36 (45), 256 63 (87); 16 of 4,096 73 (86), 32 of 1,024 34 (46),
+64 65 (75), 256 of 528 138 (147). With at most 128 registers four programs share a multiprocessor,
+with three stages three of them."""
+WIDE_DECODE = DecodeTile(1, 4, 3)
+"""Heads above 128: more pages ahead have no room in registers."""
+
+
+def decode_tile(target: Target, tokens: int | None, kv_heads: int, head_dim: int) -> DecodeTile:
+    """The tile for steps of one token in each of up to so many sequences (None: any number)."""
+    if head_dim > 128:
+        return WIDE_DECODE
+    programs = math.inf if tokens is None else tokens * kv_heads
+    return next(
+        tile for most, tile in DECODE_TILES if most is None or programs <= most * target.programs
+    )
 
 
 DECODE_KEYS = 64

@@ -23,6 +23,7 @@ from .attention_tiles import (
     DECODE_STAGES,
     DECODE_WARPS,
     MERGED_AT_ONCE,
+    decode_tile,
     has_decode,
     is_decode,
     least_blocks,
@@ -220,7 +221,9 @@ def _decode(
     if rope is not None:
         is_pure = sympy.sympify(is_decode(tokens, seqs))
         grid = (kv_heads, seqs, as_dim(parts * is_pure))
-        _rope_decode(rope, ctx, grid, {**common, **reading}, {**constants, **tile}, options)
+        own = decode_tile(target, ctx.bucket.high, kv_heads, head_dim)
+        fixed = {**constants, **tile, "AHEAD": own.ahead}
+        _rope_decode(rope, ctx, grid, {**common, **reading}, fixed, options | own.options())
         is_left = is_needed * (1 - is_pure)
     ctx.launch(
         "decode_attention.decode_attention",

@@ -11,8 +11,12 @@ Grid: (KV_HEADS, S, Z), then `combine_attention` unless splits is 1; parts as in
 `decode_attention.py` with SPLIT = 0. The program of a sequence's last part writes key and value.
 Limits: heads rotate whole and not interleaved, D = 2 * HALF a power of two; BLOCK_N = PAGE; no two
 sequences share a slot but those of padding.
+AHEAD: keys and values of so many pages (0 or a power of two) are read before the wait, and are one
+step of the softmax; the pages after them follow one by one. Few programs gain by it, since nothing
+else hides what their steps wait for; of many, registers for it leave no room on the chip for
+others, and those hide more.
 Numerics: q and k round to bf16 after the rotation, as in memory; the new key's score is an f32 sum.
-PDL: lengths, pages, slots and the first page's keys and values are read before the wait: no kernel
+PDL: lengths, pages, slots and the AHEAD pages' keys and values are read before the wait: no kernel
 of a step but its first ones writes these.
 """
 
@@ -62,13 +66,26 @@ def side_by_side(a, b, M: tl.constexpr, HALF: tl.constexpr):
 
 
 @triton.jit
-def seen(block, length, PAGE: tl.constexpr, WINDOW: tl.constexpr):
-    """Keys of a block that the token sees, itself left out."""
-    key = block * PAGE + tl.arange(0, PAGE)
-    is_seen = key < length - 1
+def seen(first, end, length, KEYS: tl.constexpr, WINDOW: tl.constexpr):
+    """Keys from `first` to before `end` that the token sees, itself left out."""
+    key = first + tl.arange(0, KEYS)
+    is_seen = key < tl.minimum(end, length - 1)
     if WINDOW > 0:
         is_seen = is_seen & (key > length - 1 - WINDOW)
     return is_seen[None, :]
+
+
+@triton.jit
+def load_pages(
+    cache, table, first, head, count,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """[AHEAD * PAGE, D] of K or V from a page of the table on; zero from the `count`-th key on."""
+    n = tl.arange(0, AHEAD * PAGE)
+    page = tl.load(table + first + n // PAGE, mask=n < count, other=0)
+    cell = (page.to(tl.int64) * KV_HEADS + head) * (PAGE * D) + n % PAGE * D
+    pointers = cache + cell[:, None] + tl.arange(0, D)[None, :]
+    return tl.load(pointers, mask=(n < count)[:, None], other=0.0)
 
 
 @triton.jit
@@ -109,12 +126,33 @@ def add_own(own, value, best, total, unit):
 
 
 @triton.jit
+def add_pages(
+    best, total, acc, qs, k_cache, v_cache, table, page, low, high, head, length, pages, scale,
+    unit,
+    KV_HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """Blocks low to before high, one by one; page: that of the first."""
+    for block in range(low, high):
+        after = page_of(table, block + 1, pages)
+        left = length - 1 - block * PAGE
+        ks = load_block(k_cache, page, page, head, left, KV_HEADS, D, PAGE, PAGE, D, True)
+        score = cap_scores(tl.dot(qs, tl.trans(ks)), scale, SOFTCAP)
+        is_seen = seen(block * PAGE, high * PAGE, length, PAGE, WINDOW)
+        score = tl.where(is_seen, score, float("-inf"))
+        vs = load_block(v_cache, page, page, head, left, KV_HEADS, D, PAGE, PAGE, D, True)
+        best, total, acc = add_block(score, vs, best, total, acc, unit)
+        page = after
+    return best, total, acc
+
+
+@triton.jit
 def rope_attention(
     qkv, cos, sin, q_norm, k_norm, slots, k_cache, v_cache, seq_lens, page_table, sinks, y,
     partials, pages, splits, scale, eps,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BLOCK_M: tl.constexpr, LEAST: tl.constexpr,
-    PDL: tl.constexpr,
+    AHEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """y, or partial results, of softmax(scale * q @ k^T, masked) @ v; the new k and v are kept."""
     HALF: tl.constexpr = D // 2
@@ -125,11 +163,12 @@ def rope_attention(
     first, per, parts = key_parts(length, splits, WINDOW, PAGE, 0, LEAST)
     low = first + part * per
     high = tl.minimum(low + per, (length + PAGE - 1) // PAGE)
-    page = page_of(table, low, pages)
-    following = page_of(table, low + 1, pages)
-    left = length - 1 - low * PAGE
-    ks = load_block(k_cache, page, page, head, left, KV_HEADS, D, PAGE, PAGE, D, True)
-    vs = load_block(v_cache, page, page, head, left, KV_HEADS, D, PAGE, PAGE, D, True)
+    end = high * PAGE
+    if AHEAD > 0:
+        count = tl.minimum(end, length - 1) - low * PAGE
+        ks = load_pages(k_cache, table, low, head, count, KV_HEADS, D, PAGE, AHEAD)
+        vs = load_pages(v_cache, table, low, head, count, KV_HEADS, D, PAGE, AHEAD)
+    page = page_of(table, low + AHEAD, pages)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -150,19 +189,15 @@ def rope_attention(
         own = own_score(qa, qb, ka, kb, is_last, scale, SOFTCAP)
         best, total, acc = add_own(own, value, best, total, unit)
         qs = side_by_side(qa, qb, BLOCK_M, HALF)
-        score = cap_scores(tl.dot(qs, tl.trans(ks)), scale, SOFTCAP)
-        score = tl.where(seen(low, length, PAGE, WINDOW), score, float("-inf"))
-        best, total, acc = add_block(score, vs, best, total, acc, unit)
-        page = following
-        for block in range(low + 1, high):
-            after = page_of(table, block + 1, pages)
-            left = length - 1 - block * PAGE
-            ks = load_block(k_cache, page, page, head, left, KV_HEADS, D, PAGE, PAGE, D, True)
+        if AHEAD > 0:
             score = cap_scores(tl.dot(qs, tl.trans(ks)), scale, SOFTCAP)
-            score = tl.where(seen(block, length, PAGE, WINDOW), score, float("-inf"))
-            vs = load_block(v_cache, page, page, head, left, KV_HEADS, D, PAGE, PAGE, D, True)
+            is_seen = seen(low * PAGE, end, length, AHEAD * PAGE, WINDOW)
+            score = tl.where(is_seen, score, float("-inf"))
             best, total, acc = add_block(score, vs, best, total, acc, unit)
-            page = after
+        best, total, acc = add_pages(
+            best, total, acc, qs, k_cache, v_cache, table, page, low + AHEAD, high, head, length,
+            pages, scale, unit, KV_HEADS, D, PAGE, WINDOW, SOFTCAP,
+        )  # fmt: skip
         leave_part(
             y, partials, acc, best, total, seq, seq, m, heads, part, parts, splits,
             HEADS, GROUP, D, D,

@@ -9,6 +9,8 @@ from sglk.targets.cuda.attention_tiles import (
     NARROW_LONG,
     SHORT,
     WIDE,
+    WIDE_DECODE,
+    decode_tile,
     has_decode,
     prompt_tile,
     prompt_tiles,
@@ -50,3 +52,12 @@ def test_prompt_tiles_follow_steps_and_heads() -> None:
     assert prompt_tile(a100, None, 128) == LONG_POINTERS
     assert prompt_tile(h200, None, 64) == NARROW_LONG
     assert prompt_tile(h200, 512, 256) == WIDE
+
+
+def test_many_programs_keep_their_registers_for_others() -> None:
+    h200 = cuda_target(chips_named(["sm90"]))
+    ahead = [decode_tile(h200, tokens, 8, 128).ahead for tokens in (2, 16, 32, 64, 128, None)]
+    assert ahead == [4, 4, 2, 0, 0, 0]
+    limits = [decode_tile(h200, tokens, 8, 128).max_registers for tokens in (16, 64, None)]
+    assert limits == [None, 128, 128]
+    assert decode_tile(h200, 256, 4, 256) == WIDE_DECODE

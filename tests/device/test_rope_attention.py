@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sglk.targets.cuda.attention_tiles import DECODE_TILES, WIDE_DECODE, DecodeTile
 from sglk.targets.kernels import decode_attention, rope_attention
 
 Launch = Callable[..., None]
@@ -112,17 +113,20 @@ def case_of(lengths: tuple[int, ...], shape: Shape, bf16: ToBF16) -> Case:
     return Case(arguments, wanted, (after[0], after[1]))
 
 
-def run(launch: Launch, case: Case, shape: Shape, splits: int, **options: int) -> None:
+def run(
+    launch: Launch, case: Case, shape: Shape, splits: int, ahead: int, **options: object
+) -> None:
     seqs = len(case.wanted)
     partials = np.full(seqs * splits * shape.heads * (shape.dim + 4), np.nan, np.float32)
     given = {**case.arguments, "partials": partials, "splits": splits}
     constants = {
         "KV_HEADS": shape.kv_heads, "GROUP": shape.group, "D": shape.dim, "PAGE": PAGE,
         "WINDOW": shape.window, "SOFTCAP": shape.softcap, "LEAST": 1, "PDL": False,
-        "BLOCK_M": 16,
+        "BLOCK_M": 16, "AHEAD": ahead,
     }  # fmt: skip
     grid = (shape.kv_heads, seqs, splits)
     launch(rope_attention.rope_attention, grid, constants, options, **given)
+    del constants["AHEAD"]
     combine = decode_attention.combine_attention
     constants |= {"HEADS": shape.heads, "BLOCK_N": PAGE, "BLOCK_D": shape.dim, "BLOCK_S": 2}
     constants |= {"SPLIT": 0}
@@ -156,12 +160,12 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize(("splits", "ahead"), [(1, 0), (1, 4), (3, 2)])
 def test_it_rotates_writes_and_attends(
-    launch: Launch, bf16: ToBF16, name: str, splits: int
+    launch: Launch, bf16: ToBF16, name: str, splits: int, ahead: int
 ) -> None:
     case = case_of(LENGTHS, OPTIONS[name], bf16)
-    run(launch, case, OPTIONS[name], splits)
+    run(launch, case, OPTIONS[name], splits, ahead)
     check(case)
 
 
@@ -175,7 +179,13 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("splits", [1, 9])
-def test_long_contexts(on_gpu: Launch, bf16: ToBF16, name: str, splits: int) -> None:
-    case = case_of((5000, 1, 64, 0, 1024, 3333, 63), SHAPES[name], bf16)
-    run(on_gpu, case, SHAPES[name], splits, num_warps=4, num_stages=3)
+@pytest.mark.parametrize("tile", [tile for _, tile in DECODE_TILES])
+def test_long_contexts(
+    on_gpu: Launch, bf16: ToBF16, name: str, splits: int, tile: DecodeTile
+) -> None:
+    shape = SHAPES[name]
+    if shape.dim > 128:
+        tile = WIDE_DECODE
+    case = case_of((5000, 1, 64, 0, 1024, 3333, 63), shape, bf16)
+    run(on_gpu, case, shape, splits, tile.ahead, **tile.options())
     check(case)

@@ -131,7 +131,7 @@ SMALL_KERNELS: list[tuple[Any, dict[str, Any]]] = [
     (
         rope_attention.rope_attention,
         {"KV_HEADS": 8, "GROUP": 4, "D": 128, "PAGE": 64, "WINDOW": 0, "SOFTCAP": 0.0}
-        | {"BLOCK_M": 16, "LEAST": 1},
+        | {"BLOCK_M": 16, "LEAST": 1, "AHEAD": 2},
     ),
     (row_norm.add_rmsnorm, ROW),
     (argmax_rows.best_of_parts, {"VOCAB": 128256, "CHUNK": 4096}),
