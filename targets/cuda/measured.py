@@ -111,7 +111,7 @@ def alike(records: Sequence[Record], product: Product, config: LinearConfig) -> 
 def _kind(config: LinearConfig) -> tuple[object, ...]:
     """What all sizes of one way have in common."""
     c = config.constants
-    names = ("BLOCK_N", "EXTRA", "BLOCK_K", "UNITS", "STREAM", "SWAP", "SPLITS")
+    names = ("BLOCK_N", "EXTRA", "BLOCK_K", "UNITS", "STREAM", "SWAP", "SPLITS", "REST")
     tile = (c.get(name) for name in names)
     return (config.kernel, config.x, *tile, config.num_warps, config.num_stages)
 

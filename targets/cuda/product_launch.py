@@ -17,7 +17,8 @@ from .weight_form import WeightForm
 GEMV, GROUP_GEMV = "gemv.linear", "group_gemv.linear"
 GEMVS = (GEMV, GROUP_GEMV)
 """Kernels that can normalize their rows on the way."""
-TAKES_FORMS = (GROUP_GEMV, "matmul_parts.linear", "matmul_tiles.linear")
+WHOLE_TILES = "matmul_tiles.linear"
+TAKES_FORMS = (GROUP_GEMV, "matmul_parts.linear", WHOLE_TILES)
 LOCKS = "locks"
 """Zeroed memory that programs count finished parts of tiles in; all launches share it."""
 
@@ -35,6 +36,8 @@ def launch_product(
     """``arguments``: x, w and what belongs to them, bias, residual, y, rows."""
     given = dict(arguments)
     every = {**constants, **config.constants}
+    if config.kernel == WHOLE_TILES:  # what times of before say nothing of
+        every.setdefault("REST", 0)
     if config.kernel in TAKES_FORMS:
         absent = {"w_scale": None, "w_zero": None}
         if config.kernel != GROUP_GEMV:

@@ -177,11 +177,12 @@ def part_config(block: Block, way: PartBlock, splits: int, m: int, tiles: int) -
 
 
 WHOLE_BLOCKS = (
-    ((128, 256, 64), 3, 8, 1),
-    ((128, 256, 64), 3, 8, 0),
-    ((128, 256, 64), 4, 8, 0),
+    ((128, 256, 64), 4, 8, 0, 1),
+    ((128, 256, 64), 3, 8, 1, 0),
+    ((128, 256, 64), 3, 8, 0, 0),
+    ((128, 256, 64), 4, 8, 0, 0),
 )
-"""Block, num_stages, num_warps, FLAT."""
+"""Block, num_stages, num_warps, FLAT, REST."""
 WIDE_BLOCKS = (
     ((128, 128, 64), 64, 5, 4, True),
     ((128, 128, 64), 64, 4, 4, False),
@@ -195,10 +196,10 @@ that read the same rows of W are no longer neighbours (on an H200 3 to 20 % more
 
 
 def _whole(m: int, n: int, gated: bool, arch: str) -> Iterator[LinearConfig]:
-    for block, stages, warps, flat in WHOLE_BLOCKS:
+    for block, stages, warps, flat, rest in WHOLE_BLOCKS:
         constants = {
             "BLOCK_M": block[0], "BLOCK_N": block[1], "BLOCK_K": block[2], "GROUP_M": 8,
-            "PROGRAMS": SMS[arch], "FLAT": flat, "MAPS": 0, "PDL": 0,
+            "PROGRAMS": SMS[arch], "FLAT": flat, "REST": rest, "MAPS": 0, "PDL": 0,
         }  # fmt: skip
         smem = stages * (block[0] + block[1]) * block[2] * 2 + 1024 + 32768 * flat
         tiles = tiles_of(block, m, n, gated)
@@ -291,6 +292,18 @@ def tiles_of(block: Block, m: int, n: int, gated: bool) -> int:
     return -(-m // block[0]) * -(-n // outputs)
 
 
+def rounds_of(tiles: int, programs: int, in_halves: int) -> float:
+    """Tiles that the busiest program computes; ``in_halves``: those of a short last round, halved.
+
+    >>> rounds_of(448, 132, 0), rounds_of(448, 132, 1), rounds_of(224, 132, 1)
+    (4, 3.5, 2)
+    """
+    whole, rest = divmod(tiles, programs)
+    if in_halves and 0 < 2 * rest <= programs:
+        return whole + 0.5
+    return whole + min(rest, 1)
+
+
 def stage_bytes(block: Block, stages: int, item_bytes: int = 2) -> int:
     """Shared memory of the stages; `matmul_wide` needs no more."""
     block_m, block_n, block_k = block
@@ -315,7 +328,7 @@ def linear_cost(
     tiles = tiles_of(block_of(c), m, n, gated)
     programs = c.get("PROGRAMS") or tiles * c.get("SPLITS", 1)
     cut = config.streams or "SPLITS" in c
-    per_program = tiles / programs if cut else -(-tiles // programs)
+    per_program = tiles / programs if cut else rounds_of(tiles, programs, c.get("REST", 0))
     flops = per_program * 2.0 * c["BLOCK_M"] * columns_of(c) * k
     parts = 4.0 * c["BLOCK_M"] * c["BLOCK_N"] * 3 if config.splits > 1 else 0.0
     traffic = (w_bytes * w_rows * k + 2.0 * (m * k + m * n)) / programs

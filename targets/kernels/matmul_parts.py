@@ -24,8 +24,8 @@ Shared memory: num_stages * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 bytes; the tile's 
   takes the place of the stages.
 SWAP: as in `split_k.py`. Numerics: bf16 products summed in f32 by the tensor cores, k ascending;
   parts are added in ascending order: the same bits in every run.
-PDL: 1: waits before the first load of x; AHEAD > 0: asks L2 for that many times 512 columns of the
-  program's rows of w (MAPS 2 alone) before it waits.
+PDL: 1: waits before the first load of x; AHEAD: 1: reads the part's first step of w (MAPS 2 alone)
+  to registers before it waits, and multiplies it last.
 """
 
 import triton
@@ -37,15 +37,6 @@ from .matmul_tma import load_w, map_w, map_x
 from .split_k import load_columns, load_tile
 from .tile_schedule import finish_split, tile_at
 from .weight_forms import add_group, low_columns, scaled
-
-
-@triton.jit
-def ask(pointers):
-    """Brings the lines at these pointers to L2."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers],
-        dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
 
 
 @triton.jit
@@ -73,6 +64,27 @@ def residual_tile(residual, m, n, rows, exists, N: tl.constexpr, SWAP: tl.conste
 
 
 @triton.jit
+def leave_tile(
+    acc, x_scale, w_scale, bias, residual, y, partials, locks, tile, part, row, column, m, n,
+    exists, rows,
+    N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, SWAP: tl.constexpr,
+):  # fmt: skip
+    """Scales, then the tile or its part."""
+    acc = scaled(acc, x_scale, w_scale, m, rows, n, exists, GROUP, SWAP)
+    if SPLITS > 1:
+        finish_split(
+            acc, None, bias, residual, y, partials, locks, tile, part, row,
+            column, rows, N, ACT, GATED, BLOCK_M, BLOCK_N, SPLITS, SWAP,
+        )  # fmt: skip
+    else:
+        finish_tile(
+            acc.T if SWAP else acc, None, bias, residual, y, row, column, rows,
+            N, ACT, GATED, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+
+
+@triton.jit
 def linear(
     x, w, x_scale, w_scale, w_zero, bias, residual, y, partials, locks, rows,
     K: tl.constexpr, N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
@@ -95,11 +107,12 @@ def linear(
     begin, end = part * STEPS // SPLITS, (part + 1) * STEPS // SPLITS
     m = row * BLOCK_M + tl.arange(0, BLOCK_M)
     n, exists = weight_rows(column, N, BLOCK_N, GATED)
+    ALL: tl.constexpr = N % OUTPUTS == 0
+    if AHEAD:
+        tl.static_assert(MAPS == 2)
+        first_ws = load_tile(w, n, exists, begin * WIDTH, W_ROW, WIDTH, ALL)
     if PDL:
         gdc_launch_dependents()
-        for i in tl.static_range(AHEAD):
-            k = begin * BLOCK_K + i * 512 + tl.arange(0, 8) * 64
-            ask(w + tl.minimum(n, N - 1).to(tl.int64)[:, None] * K + tl.minimum(k, K - 1)[None, :])
         gdc_wait()
     FIRST: tl.constexpr = (
         residual is not None and ACT == "none" and not GATED and w_scale is None
@@ -110,24 +123,24 @@ def linear(
     # one would take it in through shared memory, and lose the loads of x and w in flight.
     if FIRST:
         acc = residual_tile(residual, m, n, tl.where(part == 0, rows, 0), exists, N, SWAP)
-    for step in range(begin, end):
+    if AHEAD:
+        first_xs = load_x(x, m, rows, begin * BLOCK_K, K, BLOCK_K, FORM)
+    for step in range(begin + AHEAD, end):
         if MAPS == 2:
             xs = load_x(x, m, rows, step * BLOCK_K, K, BLOCK_K, FORM)
-            ws = load_tile(w, n, exists, step * WIDTH, W_ROW, WIDTH, N % OUTPUTS == 0)
+            ws = load_tile(w, n, exists, step * WIDTH, W_ROW, WIDTH, ALL)
         else:
             xs = x_map.load([row * BLOCK_M, step * BLOCK_K])
             ws = load_w(w_map, column, step * BLOCK_K, GATED, BLOCK_N, BLOCK_K)
         acc = add_group(
             xs, ws, acc, w_scale, w_zero, n, exists, step * BLOCK_K, K, FORM, GROUP, SWAP
         )
-    acc = scaled(acc, x_scale, w_scale, m, rows, n, exists, GROUP, SWAP)
-    if SPLITS > 1:
-        finish_split(
-            acc, None, bias, None if FIRST else residual, y, partials, locks, tile, part, row,
-            column, rows, N, ACT, GATED, BLOCK_M, BLOCK_N, SPLITS, SWAP,
+    if AHEAD:
+        acc = add_group(
+            first_xs, first_ws, acc, w_scale, w_zero, n, exists, begin * BLOCK_K, K, FORM, GROUP,
+            SWAP,
         )  # fmt: skip
-    else:
-        finish_tile(
-            acc.T if SWAP else acc, None, bias, None if FIRST else residual, y, row, column, rows,
-            N, ACT, GATED, BLOCK_M, BLOCK_N,
-        )  # fmt: skip
+    leave_tile(
+        acc, x_scale, w_scale, bias, None if FIRST else residual, y, partials, locks, tile, part,
+        row, column, m, n, exists, rows, N, ACT, GATED, GROUP, BLOCK_M, BLOCK_N, SPLITS, SWAP,
+    )  # fmt: skip

@@ -82,3 +82,18 @@ def test_parts_are_launched_for_the_rows_there_are() -> None:
 
 def test_products_without_bound_are_not_cut_into_parts() -> None:
     assert all("SPLITS" not in c.constants for c in linear_candidates(4096, 64, 64, False, "sm_90"))
+
+
+def test_a_short_last_round_is_half_as_long_in_halves() -> None:
+    def rounds(rows: int, rest: int) -> float:
+        (config,) = (
+            c
+            for c in linear_candidates(rows, 14336, 4096, True, "sm_90")
+            if c.kernel == "matmul_tiles.linear" and c.num_stages == 4
+            and c.constants["REST"] == rest
+        )  # fmt: skip
+        assert config.grid(rows, 14336, True) == 132
+        return linear_cost(config, rows, 14336, 4096, True).flops / (2 * 128 * 256 * 4096)
+
+    assert (rounds(512, 0), rounds(512, 1)) == (4, 3.5)  # 448 tiles: 52 in the last round
+    assert rounds(256, 0) == rounds(256, 1) == 2  # 224 tiles: 92 are too many to halve

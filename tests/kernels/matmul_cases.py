@@ -66,8 +66,8 @@ def part_case(
     m: int, n: int, k: int, block: tuple[int, int, int], splits: int, **more: Any
 ) -> Case:
     tiles = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block, strict=True))
-    tiles |= {"GROUP_M": 0 if m <= block[0] else 2, "SPLITS": splits, "AHEAD": 0}
-    tiles |= {"SWAP": more.pop("swap", 0), "MAPS": more.pop("maps", 0)}
+    tiles |= {"GROUP_M": 0 if m <= block[0] else 2, "SPLITS": splits}
+    tiles |= {name.upper(): more.pop(name, 0) for name in ("swap", "maps", "ahead")}
     return Case(matmul_parts.linear, m, n, k, tiles, **more)
 
 
@@ -76,6 +76,7 @@ def whole_case(
 ) -> Case:
     tiles = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block, strict=True))
     tiles |= {"GROUP_M": 2, "PROGRAMS": programs, "FLAT": more.pop("flat", 0), "MAPS": 0}
+    tiles["REST"] = more.pop("rest", 0)
     return Case(matmul_tiles.linear, m, n, k, tiles, **more)
 
 
@@ -111,20 +112,27 @@ CASES = [
     part_case(20, 72, 160, (16, 32, 32), 1, maps=2, bias=True, act="relu"),
     part_case(5, 96, 512, (16, 64, 64), 4, maps=2, swap=1, residual=True),
     part_case(40, 96, 192, (64, 64, 32), 3, maps=2, **GATED),
+    part_case(5, 72, 512, (16, 64, 64), 4, maps=2, swap=1, ahead=1, residual=True),
+    part_case(20, 72, 160, (16, 32, 32), 1, maps=2, ahead=1, bias=True, **GATED),
     part_case(70, 136, 200, (64, 64, 64), 2, bias=True, residual=True),
     part_case(30, 128, 256, (32, 64, 64), 1, swap=1, out=torch.float32),
     part_case(130, 96, 128, (64, 64, 64), 1, **GATED),
     whole_case(130, 96, 128, (64, 64, 64), 4, bias=True, residual=True),
     whole_case(70, 136, 200, (64, 64, 64), 3, residual=True, act="relu"),
     whole_case(70, 96, 128, (64, 64, 64), 2, **GATED),
+    whole_case(130, 120, 128, (64, 64, 64), 4, rest=1, bias=True, residual=True, act="relu"),
+    whole_case(70, 72, 128, (64, 64, 64), 4, rest=1, **GATED),
+    whole_case(70, 136, 64, (64, 64, 64), 4, rest=1, residual=True),
     wide_case(70, 192, 200, (64, 64, 64), 32, 4, bias=True, residual=True, act="relu"),
     wide_case(130, 136, 96, (64, 32, 32), 16, 0, out=torch.float32),
     wide_case(70, 136, 128, (64, 64, 64), 32, 3, bias=True, **GATED),
 ]
 
 BIG = {"num_warps": 8, "num_stages": 3}
+DEEPER = {"num_warps": 8, "num_stages": 4}
 DEEP = {"num_warps": 8, "num_stages": 6}
 SMALL = {"num_warps": 4, "num_stages": 3}
+FEW: dict[str, Any] = {"swap": 1, "maps": 2, "ahead": 1, "options": SMALL}
 GPU_CASES = [
     gemv_case(1, 4096, 4096, 4, 1024, residual=True),
     gemv_case(4, 1536, 1024, 2, 512, norm=0.0, **GATED),
@@ -139,6 +147,8 @@ GPU_CASES = [
     tile_case(TMA, 2048, 6144, 512, (128, 256, 64), 132, options=BIG, stream=0),
     part_case(16, 1024, 3072, (16, 64, 256), 4, swap=1, maps=2, options=SMALL, residual=True),
     part_case(9, 1000, 1048, (16, 64, 256), 1, swap=1, maps=2, options=SMALL, **GATED),
+    part_case(8, 4096, 3072, (16, 64, 256), 2, **FEW, residual=True),
+    part_case(8, 3000, 1048, (16, 64, 128), 1, **FEW, **GATED),
     part_case(250, 4096, 4096, (128, 128, 64), 2, options=DEEP, residual=True),
     part_case(256, 4096, 4096, (64, 128, 128), 1, options=SMALL, residual=True),
     part_case(300, 1000, 1048, (128, 128, 64), 1, options=DEEP, bias=True, **GATED),
@@ -147,6 +157,9 @@ GPU_CASES = [
     whole_case(257, 1000, 1048, (128, 256, 64), 3, options=BIG, residual=True, act="silu"),
     whole_case(512, 3072, 1024, (128, 256, 64), 132, options=BIG, flat=1, bias=True, **GATED),
     whole_case(300, 1000, 1024, (128, 256, 64), 5, options=BIG, flat=1, out=torch.float32),
+    whole_case(512, 14336, 512, (128, 256, 64), 132, options=DEEPER, rest=1, **GATED),
+    whole_case(300, 1000, 1048, (128, 256, 64), 11, options=DEEPER, rest=1, bias=True, **GATED),
+    whole_case(300, 1000, 1024, (128, 256, 64), 5, options=DEEPER, rest=1, residual=True),
     wide_case(512, 6144, 1024, (128, 128, 64), 64, 132, options={"num_warps": 4, "num_stages": 4}),
     wide_case(500, 3000, 512, (128, 128, 64), 64, 132, options=SMALL, **GATED),
     wide_case(250, 1000, 1048, (64, 128, 64), 64, 0, options=SMALL, residual=True, bias=True),

@@ -61,7 +61,7 @@ def part(
 
 def whole(m: int, n: int, k: int, form: str, block: tuple[int, int, int], **more: Any) -> Case:
     tiles = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block, strict=True))
-    tiles |= {"GROUP_M": 2, "PROGRAMS": 3, "FLAT": more.pop("flat", 0), "MAPS": 0}
+    tiles |= {"GROUP_M": 2, "PROGRAMS": 3, "FLAT": more.pop("flat", 0), "REST": 0, "MAPS": 0}
     return Case(matmul_tiles.linear, m, n, k, form, tiles, **more)
 
 

@@ -109,7 +109,7 @@ def test_a_part_is_one_plain_loop(arch: int, maps: int) -> None:
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 @pytest.mark.parametrize("flat", [0, 1])
 def test_whole_tiles_keep_products_in_flight(flat: int) -> None:
-    constants = tiles(128, 256, 64, 132, MAPS=0, FLAT=flat, residual=None)
+    constants = tiles(128, 256, 64, 132, MAPS=0, FLAT=flat, REST=0, residual=None)
     del constants["SWAP"], constants["STREAM"]
     kernel = compiled(matmul_tiles.linear, 90, constants, num_warps=8, num_stages=3)
     ptx = kernel.asm["ptx"]
@@ -128,4 +128,18 @@ def test_a_wide_tile_keeps_products_of_both_blocks_in_flight() -> None:
     assert ptx.count("wgmma.mma_async.sync.aligned.m64n128k16") == 8
     assert ptx.count("wgmma.mma_async.sync.aligned.m64n64k16") == 8
     assert "wgmma.wait_group.sync.aligned 2" in ptx
+    assert kernel.metadata.shared <= 232448
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+def test_the_last_round_in_halves_keeps_products_in_flight_too() -> None:
+    constants = tiles(128, 256, 64, 132, MAPS=0, FLAT=0, REST=1, residual=None)
+    del constants["SWAP"], constants["STREAM"]
+    kernel = compiled(matmul_tiles.linear, 90, constants, num_warps=8, num_stages=4)
+    ptx = kernel.asm["ptx"]
+    whole, halves = "m64n256k16", "m64n128k16"
+    for tile in (whole, halves):
+        assert ptx.count(f"wgmma.mma_async.sync.aligned.{tile}") == 4
+    assert ptx.index(whole) < ptx.index(halves)
+    assert ptx.count("wgmma.wait_group.sync.aligned 1") == 2
     assert kernel.metadata.shared <= 232448

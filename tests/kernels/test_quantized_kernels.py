@@ -69,6 +69,7 @@ def test_scales_of_groups_enter_between_products() -> None:
         "GROUP_M": 8,
         "PROGRAMS": 132,
         "FLAT": 0,
+        "REST": 0,
         "MAPS": 0,
         "FORM": "same",
         "GROUP": 128,
