@@ -10,6 +10,7 @@ model stores weight - 1, else 0.0).
 fp8 (e4m3, sm_89 and later): y is fp8, and scales f32 [rows, HIDDEN / GROUP] are such that y * scale
 is the value; GROUP = 0 gives one per row. A scale is the largest magnitude / 448, 1 for rows of
 zeros. The value is rounded to x's type first, as it would be between two kernels.
+PDL: the next kernel may start at once: it takes room on the chip while the few programs here work.
 """
 
 import triton
@@ -92,8 +93,8 @@ def rmsnorm(
     """y = x / sqrt(mean(x^2) + eps) * (w + OFFSET)."""
     weights = load_weights(w, HIDDEN, OFFSET, BLOCK)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     at = tl.program_id(0).to(tl.int64) * HIDDEN
     row = load_row(x + at, HIDDEN, BLOCK)
     store_row(y + at, normed(row, weights, eps, HIDDEN), HIDDEN, BLOCK)
@@ -107,8 +108,8 @@ def add_rmsnorm(
     """sum = x + residual; y = rmsnorm(sum). sum may be x or residual itself."""
     weights = load_weights(w, HIDDEN, OFFSET, BLOCK)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     at = tl.program_id(0).to(tl.int64) * HIDDEN
     row = load_row(x + at, HIDDEN, BLOCK) + load_row(residual + at, HIDDEN, BLOCK)
     row = row.to(sum.dtype.element_ty)
@@ -126,8 +127,8 @@ def rmsnorm_fp8(
     """y, scales = fp8 of rmsnorm(x)."""
     weights = load_weights(w, HIDDEN, OFFSET, BLOCK)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     value = load_row(x + row * HIDDEN, HIDDEN, BLOCK)
     value = normed(value, weights, eps, HIDDEN).to(x.dtype.element_ty).to(tl.float32)
@@ -144,8 +145,8 @@ def add_rmsnorm_fp8(
     """sum = x + residual; y, scales = fp8 of rmsnorm(sum)."""
     weights = load_weights(w, HIDDEN, OFFSET, BLOCK)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     at = row * HIDDEN
     value = load_row(x + at, HIDDEN, BLOCK) + load_row(residual + at, HIDDEN, BLOCK)
@@ -163,8 +164,8 @@ def quantize_rows(
 ):  # fmt: skip
     """y, scales = fp8 of x."""
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     value = load_row(x + row * HIDDEN, HIDDEN, BLOCK)
     SCALES: tl.constexpr = 1 if GROUP == 0 else HIDDEN // GROUP
@@ -178,8 +179,8 @@ def layernorm(
     """y = (x - mean) / sqrt(var + eps) * w + b, var the biased one; w and b may be None."""
     weights = load_weights(w, HIDDEN, 0.0, BLOCK)
     if PDL:
-        gdc_wait()
         gdc_launch_dependents()
+        gdc_wait()
     at = tl.program_id(0).to(tl.int64) * HIDDEN
     row = load_row(x + at, HIDDEN, BLOCK)
     row = row - tl.sum(row, 0) / HIDDEN

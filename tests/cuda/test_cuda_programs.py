@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,14 +74,21 @@ def test_every_argument_has_its_word(bind: Bind, driver: NullDriver) -> None:
     assert [(r.what, r.num_bytes) for r in driver.of("function")] == [("mul_0d1d", 70000)]
 
 
-def test_scratch_memory_takes_turns(bind: Bind, driver: NullDriver) -> None:
+@pytest.mark.parametrize(("is_early", "step"), [(True, 1536), (False, 0)])
+def test_kernels_that_start_early_share_no_scratch(
+    bind: Bind, driver: NullDriver, is_early: bool, step: int
+) -> None:
     call = program().buckets[0].calls[0]
-    made = program(buckets=(Bucket(None, (call,) * 4),))
-    bound, memory = bind(made, global_scratch=[384, 128])
+    empty = replace(call, grid=("0", "1", "1"))
+    made = program(buckets=(Bucket(None, (call, empty, call, call)),))
+    bound, memory = bind(made, global_scratch=[384, 128], pdl=is_early)
+    bound.reserve({"n": 100})
+    start = memory.address(("scratch", ""))
     driver.launch(bound.prepare({"n": 100}, {"x": (0x7000, 400)}).calls)
     places = [launch.words[6] for launch in driver.of("launch")]
-    start = memory.address(("scratch", ""))
-    assert places == [start, start + 1536, start + 3072, start]
+    assert places == [start, start + step, start + 2 * step]
+    assert memory.num_bytes(("scratch", "")) == 1536 + 2 * step
+    assert memory.generation == 0
 
 
 def test_an_empty_grid_is_left_out(bind: Bind) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,8 +16,6 @@ from .memory import DeviceMemory, aligned
 from .program_code import NUM_SCRATCH_WORDS, BucketCode, Ints, ProgramCode
 
 SCRATCH = ("scratch", "")
-NUM_SCRATCHES = 3
-"""Kernels take turns: one that starts early must not write where the one before it still reads."""
 MAX_GRID = (2**31 - 1, 65535, 65535)
 WORD_BYTES = 8
 
@@ -111,7 +108,9 @@ class BoundProgram:
         words = addresses[slots[:, 1]] + values[slots[:, 2]] + slots[:, 3]
         self._check_numbers(words[bucket.narrow_slots])
         sizes = grids[calls].tolist()
-        words[bucket.ends[calls]] = self._scratch([k.scratch for k in kernels], sizes)
+        words[bucket.ends[calls]] = self._scratch(
+            [(k.scratch, k.is_dependent) for k in kernels], sizes
+        )
         return self._launches(bucket, calls, kernels, sizes, words)
 
     def _launches(
@@ -169,19 +168,33 @@ class BoundProgram:
         bucket = self.code.buckets[self.bucket(symbols.get("tokens", 0))]
         grids = self._grids(bucket, self._evaluate(bucket, symbols))
         self._memory.ensure(("arena", ""), self.arena_bytes(symbols))
-        each = [self._kernels.scratch_bytes(name) for name in self.code.kernels]
+        table = self._kernels
+        each = [(table.scratch_bytes(n), table.starts_early(n)) for n in self.code.kernels]
         self._scratch([each[number] for number in bucket.calls[:, 0]], grids.tolist())
 
-    def _scratch(self, each: Sequence[int], grids: Sequence[tuple[int, int, int]]) -> list[int]:
-        """Address of each call's scratch memory; 0 where it needs none."""
-        sizes = [aligned(n * x * y * z) for n, (x, y, z) in zip(each, grids, strict=True)]
-        largest = max(sizes, default=0)
-        if not largest:
+    def _scratch(
+        self, each: Sequence[tuple[int, bool]], grids: Sequence[tuple[int, int, int]]
+    ) -> list[int]:
+        """Address of each call's scratch memory; ``each``: bytes per program, whether it is early.
+
+        Kernels that start early may write while several before them still read: those share none.
+        One that does not starts when all before it have ended.
+        """
+        starts: list[int] = []
+        sizes: list[int] = []
+        end = most = 0
+        for (num_bytes, is_early), (x, y, z) in zip(each, grids, strict=True):
+            sizes.append(aligned(num_bytes * x * y * z))
+            if not is_early and x * y * z:
+                end = 0
+            starts.append(end)
+            end += sizes[-1]
+            most = max(most, end)
+        if not most:
             return [0] * len(sizes)
-        self._memory.ensure(SCRATCH, NUM_SCRATCHES * largest)
-        start = self._memory.address(SCRATCH)
-        turns = itertools.cycle(range(start, start + NUM_SCRATCHES * largest, largest))
-        return [next(turns) if size else 0 for size in sizes]
+        self._memory.ensure(SCRATCH, most)
+        base = self._memory.address(SCRATCH)
+        return [base + start if size else 0 for start, size in zip(starts, sizes, strict=True)]
 
     def _addresses(
         self,

@@ -75,6 +75,10 @@ class KernelTable:
         num_ctas = as_int(where, meta.get("num_ctas", 1), 1, MAX_CTAS)
         return _size(where, meta, "global_scratch") * num_ctas
 
+    def starts_early(self, symbol: str) -> bool:
+        """Whether a kernel, which need not be loaded, may start while the one before it ends."""
+        return self._pack[symbol].meta.get("pdl", False) is True
+
     def _load(self, symbol: str) -> Kernel:
         self.check([symbol])
         where = f"{self._where}: {symbol}"
@@ -92,7 +96,7 @@ class KernelTable:
             shared_bytes=shared,
             scratch=self.scratch_bytes(symbol),
             num_ctas=as_int(where, meta.get("num_ctas", 1), 1, MAX_CTAS),
-            is_dependent=meta.get("pdl", False) is True,
+            is_dependent=self.starts_early(symbol),
         )
 
     def _module(self, where: str, packed: PackedKernel) -> Handle:
