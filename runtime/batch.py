@@ -49,10 +49,24 @@ class Plan:
     """Requests that start, or start again after a preemption, with this step."""
     wait_until: float | None = None
     """In an empty plan: when to plan again, unless a request arrives before."""
+    moved: int = 0
+    """How many steps ago `chunks` were planned: each is as many tokens further on."""
+    context: int = 0
+    """Of a plan that moved: tokens that its requests attend to, summed."""
+    has_new_pages: bool = False
+    """Of a plan that moved: whether a request has other pages than in the step before."""
 
     @property
     def num_tokens(self) -> int:
         return sum([chunk.end - chunk.start for chunk in self.chunks])
+
+    def update_chunks(self) -> None:
+        """Make `chunks` those of this very step, if they were moved."""
+        by, self.moved = self.moved, 0
+        if by:
+            self.chunks = [
+                Chunk(r, start + by, end + by, last) for r, start, end, last in self.chunks
+            ]
 
     @property
     def sampled(self) -> list[Request]:
@@ -74,19 +88,24 @@ class BatchBuffers:
     def __init__(self, page_size: int, max_tokens: int, max_seqs: int) -> None:
         self._page_size = page_size
         self._token_ids = np.zeros(max_tokens, dtype=np.int32)
-        self._positions = np.zeros(max_tokens, dtype=np.int32)
-        self._slots = np.zeros(max_tokens, dtype=np.int32)
+        self._growing = np.zeros((3, max(max_tokens, max_seqs)), dtype=np.int32)
+        """What grows by one with each token of a sequence, as long as its page is the same."""
+        self._positions, self._slots, self._seq_lens = self._growing
         self._query_start = np.zeros(max_seqs + 1, dtype=np.int32)
-        self._seq_lens = np.zeros(max_seqs, dtype=np.int32)
         self._logit_rows = np.zeros(max_seqs, dtype=np.int32)
         self._table_memory = np.zeros(max_seqs, dtype=np.int32)
         self._table = self._table_memory[:0].reshape(0, 0)
         self._stamps: list[int] = []  # of the pages that the rows of the table hold
         self._counting = np.arange(max_tokens, dtype=np.int32)
+        self._places = -1 - self._counting  # as in `place_of`
+        self._batch: StepBatch | None = None
+        self._filled = Plan()
         self._state_slots = np.zeros(max_seqs, dtype=np.int32)
 
     def fill(self, plan: Plan) -> StepBatch:
         """The step's arrays for these chunks, in their order; valid until the next call."""
+        if plan.moved:
+            return self._move(plan)
         chunks, num_decoding = plan.chunks, plan.num_decoding
         seqs = len(chunks)
         requests, _, ends, _ = zip(*chunks, strict=True)
@@ -103,7 +122,8 @@ class BatchBuffers:
                 self._logit_rows[rows] = at - 1
                 rows += 1
         self._query_start[seqs] = at
-        return StepBatch(
+        self._filled = plan
+        self._batch = StepBatch(
             token_ids=self._token_ids[:at],
             positions=self._positions[:at],
             slots=self._slots[:at],
@@ -113,6 +133,21 @@ class BatchBuffers:
             logit_rows=self._logit_rows[:rows],
             state_slots=NO_SLOTS if requests[0].slot is None else self._fill_state_slots(requests),
         )
+        return self._batch
+
+    def _move(self, plan: Plan) -> StepBatch:
+        """The arrays of the last step, moved on: its tokens are known by their places."""
+        batch, count = self._batch, plan.num_decoding
+        assert batch is not None and plan.chunks is self._filled.chunks
+        batch.token_ids[:] = self._places[:count]
+        growing = self._growing[:, :count]
+        growing += plan.moved - self._filled.moved
+        if plan.has_new_pages:
+            self._fill_table([chunk.request for chunk in plan.chunks], batch.seq_lens, count)
+            batch.page_table = self._table
+            self._find_slots(count)
+        self._filled = plan
+        return batch
 
     def _fill_state_slots(self, requests: Sequence[Request]) -> NDArray[np.int32]:
         slots = self._state_slots[: len(requests)]
@@ -121,7 +156,7 @@ class BatchBuffers:
 
     def _fill_decoding(self, requests: Sequence[Request], is_alike: bool) -> None:
         """One token each, from plain numbers: much faster than an array access per request."""
-        size, count = self._page_size, len(requests)
+        count = len(requests)
         positions, slots = self._positions[:count], self._slots[:count]
         self._token_ids[:count] = [request.last_token for request in requests]
         if is_alike:  # in the page of the token before, so as much further as the position
@@ -132,6 +167,12 @@ class BatchBuffers:
             return
         np.subtract(self._seq_lens[:count], 1, out=positions)
         self._query_start[:count] = self._logit_rows[:count] = self._counting[:count]
+        self._find_slots(count)
+
+    def _find_slots(self, count: int) -> None:
+        """Those of one token each, by their positions and the table."""
+        size = self._page_size
+        positions, slots = self._positions[:count], self._slots[:count]
         columns = positions // size
         within = positions - columns * size
         columns += self._counting[:count] * self._table.shape[1]

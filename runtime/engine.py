@@ -17,23 +17,23 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ..errors import RequestError, SglkError
+from ..errors import SglkError
 from ..targets.device import Logits
 from .admission import Limits
-from .answer import Live, Lives, Output, Timing
+from .answer import Live, Output, Timing
 from .audit import CacheAudit
 from .batch import Plan
 from .deadlines import Deadlines
 from .executor import Executor
-from .request import FinishReason, Request, SamplingParams, Status
+from .outputs import Outputs
+from .request import Request, SamplingParams, Status
 from .request_checks import Ids, check_params, checked_prompt
 from .run_ahead import Flight, as_sampled_rows, changes_of, likeliest_rows
 from .sampler import RowState, sample
-from .scheduler import PlainEvent, Scheduler
+from .scheduler import Scheduler
 from .stats import Stats
 from .steps import StepLoad, StepRecord
 from .text import AnswerText
@@ -73,18 +73,17 @@ class Engine:
         self._config = config or GenerationConfig()
         self.executable = executor.executable
         self.vocab_size = executor.executable.vocab_size
-        self._live = Lives()
-        self._ready: list[Output] = []
+        self._outputs = Outputs(self.scheduler, has_text=tokenizer is not None)
+        self._live = self._outputs.live
         self._flight: Flight | None = None
         self._deadlines = Deadlines()
         self._mask_worker: ThreadPoolExecutor | None = None
-        self._finished, self._num_generated = Counter[str](), 0
-        self._landed = self._step_seconds = self._device_seconds = 0.0
+        self._recorded = self._step_seconds = self._device_seconds = 0.0
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return self.scheduler.has_work or bool(self._ready) or self._flight is not None
+        return self.scheduler.has_work or bool(self._outputs.ready) or self._flight is not None
 
     def add_request(
         self,
@@ -146,7 +145,7 @@ class Engine:
 
     def _step(self, started: float) -> list[Output]:
         for live in self._deadlines.passed(started):
-            self._end(live, "timeout", started)
+            self._outputs.end(live, "timeout", started)
         self._deadlines.prune(len(self._live))
         if self._can_run_ahead():
             self._run_ahead(started)
@@ -157,8 +156,7 @@ class Engine:
             plan = self._schedule(started)
             if plan.chunks:
                 self._run(plan, started)
-        ready, self._ready = self._ready, []
-        return ready
+        return self._outputs.take()
 
     def _schedule(self, started: float) -> Plan:
         plan = self.scheduler.schedule(started)
@@ -171,8 +169,7 @@ class Engine:
     def abort(self, request_id: str) -> bool:
         """Drop a request in any state and free its pages at once; False if it has ended already."""
         if live := self._live.get(request_id):
-            del self._live[request_id]
-            self._note_end(live, "abort", self.clock())
+            self._outputs.drop(live, "abort", self.clock())
         return self.scheduler.abort(request_id)
 
     def flush_cache(self) -> int:
@@ -185,8 +182,8 @@ class Engine:
             self.scheduler.stats(),
             step_seconds=self._step_seconds,
             device_seconds=self._device_seconds,
-            generated_tokens=self._num_generated,
-            finished=dict(self._finished),
+            generated_tokens=self._outputs.num_tokens,
+            finished=dict(self._outputs.finished),
             host_ops=self._executor.host_ops(),
             num_audits=self._audit.num_audits if self._audit else 0,
             num_audit_mismatches=self._audit.num_mismatches if self._audit else 0,
@@ -212,29 +209,33 @@ class Engine:
         if self._audit is not None:
             self._audit_rows(self._audit, plan, logits, now)
         for row, error in sampled.failures.items():
-            self._end(rows[row], "error", now, str(error))
+            self._outputs.end(rows[row], "error", now, str(error))
         if any(sampled.logprobs):
             for live, logprob in zip(rows, sampled.logprobs, strict=True):
                 live.logprob = logprob
-        self._num_generated += len(rows) - len(sampled.failures)
-        self._ready += self._outputs(self.scheduler.commit(plan, sampled.token_ids), now)
+        self._outputs.add(self.scheduler.commit(plan, sampled.token_ids), now)
         self._record(plan, started, off_device - on_device)
 
     def _can_run_ahead(self) -> bool:
         """Whether every token can be chosen without the host seeing its logits."""
-        can_run, can_change = self._executor.can_run_ahead, self._executor.can_choose_later
-        rows = (live.row for live in self._live.special.values())
-        return can_run and not self._audit and not any(r.needs_logits(can_change) for r in rows)
+        if not self._executor.can_run_ahead or self._audit is not None:
+            return False
+        special, can_change = self._live.special, self._executor.can_choose_later
+        return not special or not any(v.row.needs_logits(can_change) for v in special.values())
 
     def _run_ahead(self, started: float) -> None:
         """Queue the next step, then wait for the one before it: the device never waits for us."""
         plan = self._schedule(started)
         flight, following, is_open = self._flight, None, False
         if plan.chunks:
-            rows = [self._live[request.id] for request in plan.sampled]
+            if flight is not None and plan.chunks is flight.plan.chunks:
+                rows = flight.rows  # the same requests, a token further on
+            else:
+                rows = [self._live[request.id] for request in plan.sampled]
             following = Flight(plan, rows, started)
-            is_open = bool(self._live.special) and any(v.row.changes_logits for v in rows)
-            how = as_sampled_rows(rows) if self._live.special else likeliest_rows(len(rows))
+            special = self._live.special
+            is_open = bool(special) and any(live.row.changes_logits for live in rows)
+            how = as_sampled_rows(rows) if special else likeliest_rows(len(rows))
             self._executor.submit(plan, None if is_open else how)
             for request in plan.admitted:
                 self._live[request.id].timing.started = started
@@ -244,13 +245,13 @@ class Engine:
         if following is not None:
             if is_open:
                 self._choose(following)
-            self.scheduler.advance(plan)
+            self.scheduler.advance(plan, may_repeat=not self._live.special)
 
     def _choose(self, flight: Flight) -> None:
         """Say how a queued step gets its tokens, now that those before it are known."""
         changes, failures = changes_of(flight.rows, self.vocab_size)
         for row, reason in failures.items():
-            self._end(flight.rows[row], "error", self.clock(), str(reason))
+            self._outputs.end(flight.rows[row], "error", self.clock(), str(reason))
         try:
             self._executor.choose(as_sampled_rows(flight.rows), changes)
         except SglkError as error:
@@ -266,15 +267,21 @@ class Engine:
             self._lose(flight, str(error))
             raise
         now = self.clock()
-        for row in [row for row, token in enumerate(ids) if token < 0]:
-            if (live := flight.rows[row]).request.status is not Status.FINISHED:
+        if ids and min(ids) < 0:
+            self._end_without_token(flight, ids, now)
+        if not self._live.special and self.scheduler.lands_all(flight.plan, ids):
+            self._outputs.add_next(flight.rows, ids, now)
+        else:
+            self._outputs.add(self.scheduler.land(flight.plan, ids), now)
+        self._record(flight.plan, flight.started, now - waiting)
+
+    def _end_without_token(self, flight: Flight, ids: Sequence[int], now: float) -> None:
+        """End the requests of a step whose logits were not finite."""
+        for row, token in enumerate(ids):
+            live = flight.rows[row]
+            if token < 0 and live.request.status is not Status.FINISHED:
                 reason = f"step: expected finite logits, got none in row {row}"
-                self._end(live, "error", now, reason)
-        events = self.scheduler.land(flight.plan, ids)
-        self._num_generated += len(events)
-        self._ready += self._outputs(events, now)
-        self._record(flight.plan, max(flight.started, self._landed), now - waiting)
-        self._landed = now
+                self._outputs.end(live, "error", now, reason)
 
     def _lose(self, flight: Flight, error: str) -> None:
         """The device failed: whoever ran or was in flight ends, and no page that is cached is kept.
@@ -287,7 +294,7 @@ class Engine:
         in_flight = {chunk.request.id for f in lost if f for chunk in f.plan.chunks}
         for id in in_flight | set(self.scheduler.running):
             if id in self._live:
-                self._end(self._live[id], "error", now, error)
+                self._outputs.end(self._live[id], "error", now, error)
         self.scheduler.kv.flush()
 
     def _audit_rows(self, audit: CacheAudit, plan: Plan, logits: Logits, now: float) -> None:
@@ -305,9 +312,11 @@ class Engine:
                 self._live[copy.id] = Live(copy, state, None, Timing(now))
 
     def _record(self, plan: Plan, started: float, device_seconds: float) -> None:
+        started = max(started, self._recorded)
+        self._recorded = self.clock()
         record = StepRecord(
             started,
-            self.clock() - started,
+            self._recorded - started,
             device_seconds,
             StepLoad.of(plan),
             len(self.scheduler.running),
@@ -320,65 +329,6 @@ class Engine:
         self._device_seconds += device_seconds
         if self.on_step is not None:
             self.on_step(record)
-
-    def _outputs(self, events: Sequence[PlainEvent], now: float) -> list[Output]:
-        """What each event adds to its answer; little more than that, as it runs for every token."""
-        outputs: list[Output] = []
-        lives, new = self._live, tuple.__new__
-        for request, token, reason in events:
-            live = lives[request.id]
-            row, timing, error = live.row, live.timing, None
-            if row.is_simple:
-                row.position += 1
-            else:
-                row.append(token)
-            timing.last_token = now
-            if timing.first_token is None:
-                timing.first_token = now
-            if reason is None and row.mask is not None:
-                reason, error = self._advance_mask(row.mask, token)
-            text = ""
-            if live.text is not None:
-                if reason is None or token not in request.stop_ids:
-                    text = live.text.push(token)  # a stop token is no part of the text
-                if live.text.stopped:
-                    reason = "stop"
-            if reason is not None:
-                text += self._last_text(live, reason, now)
-            outputs.append(
-                new(Output, (request.id, token, text, live.logprob, request.num_cached, reason,
-                             timing, error))
-            )  # fmt: skip
-        return outputs
-
-    def _last_text(self, live: Live, reason: FinishReason, now: float) -> str:
-        """A request ends with a token: what is left of its text."""
-        self.scheduler.finish(live.request.id, reason)
-        del self._live[live.request.id]
-        self._note_end(live, reason, now)
-        return live.text.finish() if live.text is not None else ""
-
-    def _advance_mask(self, mask: MaskedRow, token: int) -> tuple[FinishReason | None, str | None]:
-        """Why the answer ends with this token, if its mask says so."""
-        try:
-            return ("stop" if mask.advance(token) else None), None
-        except RequestError as error:
-            return "error", str(error)
-
-    def _end(self, live: Live, reason: FinishReason, now: float, error: str | None = None) -> None:
-        """End a request without a token: its last output says why."""
-        request = live.request
-        self.scheduler.finish(request.id, reason)
-        del self._live[request.id]
-        self._note_end(live, reason, now)
-        text = live.text.finish() if live.text is not None else ""
-        self._ready.append(
-            Output(request.id, None, text, None, request.num_cached, reason, live.timing, error)
-        )
-
-    def _note_end(self, live: Live, reason: FinishReason, now: float) -> None:
-        live.timing.finished = now
-        self._finished[reason] += 1
 
     def _worker(self) -> ThreadPoolExecutor:
         """The thread that fills masks while the device computes."""

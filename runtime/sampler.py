@@ -104,6 +104,7 @@ class RowState:
         self.bias_ids = np.array(list(params.logit_bias), dtype=np.int64)
         self.bias = np.array(list(params.logit_bias.values()), dtype=np.float32)
         self.position = len(prompt)
+        """Of the next token; nobody counts on where the row `is_simple`."""
         self.mask = mask
         self.wants_logprobs = params.logprobs is not None
         self.num_logprobs = params.logprobs or 0

@@ -6,7 +6,8 @@
     scheduler.observe(record)              # optional: how long it took
 
 or, where the next step is planned before this one's tokens are known, ``advance(plan)`` when it is
-submitted and ``land(plan, ids)`` in place of ``commit``.
+submitted and ``land(plan, ids)`` in place of ``commit``. Before it comes ``lands_all(plan, ids)``,
+which does all of it where requests decode on as before.
 
 Each step serves every decoding request and fills its token budget with prefill chunks, by rank, so
 prefill and decode share steps. Pages for a prompt are taken at admission, all or nothing; decoding
@@ -25,6 +26,7 @@ from ..errors import RequestError
 from .admission import Limits, check_admissible, is_prefix_in_flight
 from .batch import Chunk, Plan
 from .chunk_budget import prefill_budget
+from .decode_run import DecodeRuns
 from .kv_cache import KVCache
 from .preemption import make_room, preempt_last
 from .request import FinishReason, Request, Status, place_of
@@ -66,6 +68,7 @@ class Scheduler:
         """The step-time model behind `Limits.itl_target_s`."""
         self.num_steps = 0
         """Steps committed so far."""
+        self._runs = DecodeRuns()
         self._num_arrivals = 0
         self._steps_owed = 0  # what all unfinished requests need at most
         self._num_preemptions = 0
@@ -90,6 +93,11 @@ class Scheduler:
 
     def schedule(self, now: float = 0.0) -> Plan:
         """Plan the next step; empty when there is no work, or none before ``plan.wait_until``."""
+        if self._may_repeat():
+            repeated = self._runs.next_plan(self.kv, len(self.running))
+            if repeated is not None:
+                return repeated
+        self._runs.end()
         plan = Plan()
         self._start_oldest(plan)
         self._find_pages(plan)
@@ -142,13 +150,16 @@ class Scheduler:
                 events.append(new(Event, (request, token, None)))
         return events
 
-    def advance(self, plan: Plan) -> None:
+    def advance(self, plan: Plan, *, may_repeat: bool = False) -> None:
         """Record a step that is in flight: its tokens are appended by their places.
 
         The step before it must have landed. Its pages may be shared from here on: the device runs
-        steps in order.
+        steps in order. ``may_repeat``: no token of the next step is asked for more than its id.
         """
         self.num_steps += 1
+        if self._runs.advance(plan, self.kv):
+            return
+        plan.update_chunks()
         size, running = self.kv.page_size, Status.RUNNING
         row = 0
         for chunk in plan.chunks:
@@ -162,9 +173,16 @@ class Scheduler:
             elif self._compute(chunk) and is_last:
                 request.append(place_of(row))
             row += is_last
+        if may_repeat and plan.num_decoding == len(plan.chunks) == len(self.running):
+            self._runs.may_follow(plan)
+
+    def lands_all(self, plan: Plan, sampled: Sequence[int]) -> bool:
+        """Whether all of an advanced step's tokens have landed at once; none is anybody's last."""
+        return self._runs.land(plan, sampled)
 
     def land(self, plan: Plan, sampled: Sequence[int]) -> list[PlainEvent]:
         """The tokens of an advanced step; requests that ended meanwhile are left alone."""
+        self._runs.end()
         events: list[PlainEvent] = []
         finished = Status.FINISHED
         for request, token in zip(plan.sampled, sampled, strict=True):
@@ -184,6 +202,8 @@ class Scheduler:
 
     def finish(self, request_id: str, reason: FinishReason) -> bool:
         """End a request in any state and free its pages at once; False when it is not here."""
+        if request_id in self.running:
+            self._runs.end()
         request = self.waiting.pop(request_id) or self.running.pop(request_id, None)
         if request is None:
             return False
@@ -218,7 +238,7 @@ class Scheduler:
             pages_held=pool.num_held,
             pages_evictable=self.kv.tree.num_evictable,
             slots_allocated=sum(len(r.pages) for r in running) * self.kv.page_size,
-            slots_filled=sum(r.num_computed for r in running),
+            slots_filled=sum(r.num_computed for r in running) + self._runs.num_unsettled,
             num_preemptions=self._num_preemptions,
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
@@ -228,6 +248,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise AssertionError when an invariant is broken (for tests and audits)."""
+        self._runs.settle()
         waiting = self.waiting.values()
         unfinished = [*self.running.values(), *waiting]
         self.kv.check(unfinished)
@@ -237,6 +258,12 @@ class Scheduler:
             raise AssertionError("scheduler: the steps owed are not those of the unfinished")
         if self.waiting.num_tokens != sum(request.num_tokens for request in waiting):
             raise AssertionError("scheduler: miscounted the tokens that wait")
+
+    def _may_repeat(self) -> bool:
+        """Whether the next step could be like the last: nobody who waits can start."""
+        oldest = self.waiting.oldest
+        is_full = len(self.running) >= self.limits.max_running
+        return oldest is None or (is_full and not self._is_aged(oldest))
 
     def _rank(self, request: Request) -> Rank:
         return rank_of(request, self.num_steps, self.limits.aging_steps)

@@ -39,7 +39,7 @@ class StepLoad(NamedTuple):
         StepLoad(prefill_tokens=2, decode_rows=0, logit_rows=1, decode_context=0, prefill_pairs=5)
         """
         rows = plan.num_decoding
-        context = sum(map(_END, plan.chunks[:rows]))
+        context = plan.context if plan.moved else sum(map(_END, plan.chunks[:rows]))
         tokens = pairs = ends = 0
         for _, start, end, is_last in plan.chunks[rows:]:
             tokens += end - start
@@ -54,9 +54,10 @@ class StepRecord(NamedTuple):
     started: float
     """Seconds of the engine's clock."""
     seconds: float
-    """The whole step: schedule, device, sampling, text."""
+    """The whole step: schedule, device, sampling, text. Where steps overlap, what it took since the
+    record before, so that they add up to the time that passed."""
     device_seconds: float
-    """The device's part."""
+    """The device's part; where it runs ahead, what the host waited for it."""
     load: StepLoad
     num_running: int
     """Requests running after the step was planned."""

@@ -334,6 +334,11 @@ def test_shapes_are_checked(load: Load, toy: Any) -> None:
         executable.step(step)
     with pytest.raises(DeviceError, match="expected rows of the last step's 0 logits"):
         executable.argmax(rows_of(1))
+    step = toy.batch([([1], 0, 1)])
+    executable.step(step)
+    step.slots = step.slots.astype(np.int64)  # no more one of the arrays that were looked at
+    with pytest.raises(DeviceError, match="slots: expected contiguous int32"):
+        executable.step(step)
 
 
 def test_launches_can_be_timed_one_by_one(load: Load, toy: Any, driver: NullDriver) -> None:

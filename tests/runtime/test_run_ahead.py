@@ -94,7 +94,8 @@ def drive(engine: Engine, arrivals: list[tuple[int, list[int], SamplingParams, i
             tokens[output.request_id].append(output.token_id)
             if output.finish_reason:
                 reasons[output.request_id] = output.finish_reason
-        engine.scheduler.check()
+        if step % 3 == 0:  # it brings requests up to date, which nobody else may do for a while
+            engine.scheduler.check()
         step += 1
         assert step < 3000, "no progress"
     assert engine.scheduler.kv.pool.num_held == 0

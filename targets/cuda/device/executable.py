@@ -26,9 +26,9 @@ from ...device import (
     STEP_FIELDS,
     Int32s,
     LogitChanges,
+    SizesOf,
     StepBatch,
     StepSizes,
-    sizes_of,
 )
 from ...dim_code import parse
 from .bound_program import BoundProgram
@@ -74,6 +74,7 @@ class CudaExecutable:
         self.page_size = _size(artifact, "target", "page_size")
         self.vocab_size = _size(artifact, "model", "vocab_size")
         self._driver = driver
+        self._sizes_of = SizesOf(max_tokens, driver.where)
         driver.use()
         self._stream = driver.make_stream()
         self._memory = DeviceMemory(driver, self._stream)
@@ -300,7 +301,7 @@ class CudaExecutable:
         driver = self._driver
         if self._unchosen is not None:
             raise DeviceError(f"{driver.where}: the step before has no tokens (choose them first)")
-        sizes = sizes_of(batch, self.max_tokens, driver.where)
+        sizes = self._sizes_of(batch)
         recipe = self._book.get(sizes, ending)
         slot = self._ring.take(self._in_flight)
         layout = recipe.layout

@@ -133,7 +133,8 @@ class StagedStep:
         lens[:] = batch.seq_lens
         rows[:] = batch.logit_rows
         self._real_table[:] = batch.page_table
-        self._later_starts[:] = starts[-1]
+        if self._later_starts.size:
+            self._later_starts[:] = starts[-1]
         for tail in self._padding:
             tail[:] = 0
 
@@ -149,7 +150,7 @@ class StagedStep:
         np.subtract(*self._between, out=self._counts)
         np.subtract(self._lens, self._counts, out=self._lens_before)
         np.greater(self._unsigned, layout.limits, out=self._is_outside)
-        is_sound = not self._is_outside.any()
+        is_sound = not np.count_nonzero(self._is_outside)  # much faster than `any`
         if sizes.tokens < layout.sizes.tokens and is_sound:
             is_sound = self._starts[-1] <= sizes.tokens and (
                 sizes.rows == 0 or self._rows.max() < sizes.tokens
