@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from .batch import Plan
 from .kv_cache import KVCache
 from .request import Request, place_of
+from .sampler import NO_TOKEN
 
 MAX_STEPS = 256
 """Steps of a run, whose tokens are kept until it ends."""
@@ -34,7 +35,7 @@ class DecodeRun:
         self._filling = defaultdict[int, list[int]](list)
         for row, chunk in enumerate(first.chunks):
             self._filling[-chunk.end % page_size].append(row)
-        self._stop_ids = frozenset[int]().union(*[r.stop_ids for r in self._requests])
+        self._last_ids = frozenset([NO_TOKEN]).union(*[r.stop_ids for r in self._requests])
         self._length = min([chunk.request.max_total - chunk.end for chunk in first.chunks])
         """Plans until one in which a request has no token left to compute."""
 
@@ -58,7 +59,7 @@ class DecodeRun:
 
     def land(self, plan: Plan, tokens: Sequence[int]) -> bool:
         """Note the tokens of one of its plans; False and nothing noted where one is the last."""
-        if plan.moved + 1 >= self._length or not self._stop_ids.isdisjoint(tokens):
+        if plan.moved + 1 >= self._length or not self._last_ids.isdisjoint(tokens):
             return False
         self._landed.append(tokens)
         return True

@@ -32,7 +32,7 @@ from .outputs import Outputs
 from .request import Request, SamplingParams, Status
 from .request_checks import Ids, check_params, checked_prompt
 from .run_ahead import Flight, as_sampled_rows, changes_of, likeliest_rows
-from .sampler import RowState, sample
+from .sampler import NO_TOKEN, RowState, sample
 from .scheduler import Scheduler
 from .stats import Stats
 from .steps import StepLoad, StepRecord
@@ -267,19 +267,18 @@ class Engine:
             self._lose(flight, str(error))
             raise
         now = self.clock()
-        if ids and min(ids) < 0:
-            self._end_without_token(flight, ids, now)
         if not self._live.special and self.scheduler.lands_all(flight.plan, ids):
             self._outputs.add_next(flight.rows, ids, now)
         else:
+            self._end_without_token(flight, ids, now)
             self._outputs.add(self.scheduler.land(flight.plan, ids), now)
         self._record(flight.plan, flight.started, now - waiting)
 
     def _end_without_token(self, flight: Flight, ids: Sequence[int], now: float) -> None:
         """End the requests of a step whose logits were not finite."""
-        for row, token in enumerate(ids):
+        for row in [row for row, token in enumerate(ids) if token == NO_TOKEN]:
             live = flight.rows[row]
-            if token < 0 and live.request.status is not Status.FINISHED:
+            if live.request.status is not Status.FINISHED:
                 reason = f"step: expected finite logits, got none in row {row}"
                 self._outputs.end(live, "error", now, reason)
 

@@ -55,7 +55,8 @@ class StepLayout:
             self._limits(name)[:] = bound
         self._limits(COUNTS)[:] = tokens
         self._limits(LENS_BEFORE)[:] = INT32_MAX
-        self._num_ahead = -1
+        self.ahead = np.array(-1, np.int32)
+        """Rows of the step before that may stand in for tokens: ids may be as low as minus that."""
 
     def _place(self, name: str, count: int) -> None:
         self.places[name] = (self._end, count)
@@ -66,10 +67,10 @@ class StepLayout:
         return self.limits[first : first + count]
 
     def set_ahead(self, num_ahead: int) -> None:
-        """Token ids may be as low as ``-num_ahead``."""
-        if num_ahead != self._num_ahead:
+        """Set `ahead`, and the highest raised id that goes with it."""
+        if num_ahead != self.ahead:
             self._limits(RAISED_IDS)[:] = self.vocab_size - 1 + num_ahead
-            self._num_ahead = num_ahead
+            self.ahead[...] = num_ahead
 
     def inputs(self, address: int) -> dict[str, tuple[int, int]]:
         """Address and bytes of each input when the block is at `address`."""
@@ -145,7 +146,7 @@ class StagedStep:
         """
         layout = self.layout
         layout.set_ahead(num_ahead)
-        np.add(self._ids, num_ahead, out=self._raised)
+        np.add(self._ids, layout.ahead, out=self._raised)
         # Kernels walk the rows of each sequence, so the starts must grow, by at most its length.
         np.subtract(*self._between, out=self._counts)
         np.subtract(self._lens, self._counts, out=self._lens_before)
