@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 
 from ..errors import RequestError
 from .admission import Limits, check_admissible, is_prefix_in_flight
-from .batch import Chunk, Plan
+from .batch import Chunk, Plan, by_pages
 from .chunk_budget import prefill_budget
 from .decode_run import DecodeRuns
 from .kv_cache import KVCache
@@ -69,6 +69,7 @@ class Scheduler:
         self.num_steps = 0
         """Steps committed so far."""
         self._runs = DecodeRuns()
+        self._is_unordered = False  # somebody has started who may share pages with others
         self._num_arrivals = 0
         self._steps_owed = 0  # what all unfinished requests need at most
         self._num_preemptions = 0
@@ -101,6 +102,8 @@ class Scheduler:
         plan = Plan()
         self._start_oldest(plan)
         self._find_pages(plan)
+        if self._is_unordered:
+            self.running, self._is_unordered = by_pages(self.running), False
         running, new = self.running.values(), tuple.__new__  # a third of what `Chunk(...)` costs
         plan.chunks = [
             new(Chunk, (r, r.num_computed, r.num_tokens, True))
@@ -355,6 +358,7 @@ class Scheduler:
         """A waiting request that has its pages runs from here on."""
         self.waiting.pop(request.id)
         self.running[request.id] = request
+        self._is_unordered |= request.num_published > 0
         request.status = Status.RUNNING
         plan.admitted.append(request)
         if not request.num_preemptions and request.uses_cache:

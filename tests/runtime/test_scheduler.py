@@ -213,3 +213,21 @@ def test_pages_of_a_running_step_are_not_visible_before_its_end(fake: SimpleName
     bench.run()
     assert bench.scheduler.kv.matched_pages(twin) == 4
     assert first.finish_reason == "length"
+
+
+def test_those_who_share_a_prefix_decode_beside_each_other(fake: SimpleNamespace) -> None:
+    """Neighbours read shared pages once; whoever came in between has a place of its own."""
+    bench = fake.Bench(limits(num_pages=99, max_step_tokens=64, max_running=9))
+    for i in range(9):
+        bench.add(f"{'abc'[i % 3]}{i}", [*prompt(20, 30 * (i % 3)), i], 12)
+    while bench.scheduler.waiting or any(
+        request.num_remaining > 1 for request in bench.scheduler.running.values()
+    ):
+        bench.step()
+    plan = bench.scheduler.schedule()
+    groups = [chunk.request.id[0] for chunk in plan.chunks]
+    assert len(groups) == plan.num_decoding == 9
+    assert sum(a != b for a, b in zip(groups, groups[1:], strict=False)) == 2
+    before = [chunk.request.id for chunk in plan.chunks]
+    bench.step()
+    assert [chunk.request.id for chunk in bench.scheduler.schedule().chunks] == before
