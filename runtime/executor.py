@@ -23,6 +23,7 @@ from ..targets.device import (
     Int32s,
     LogitChanges,
     Logits,
+    RepeatsSteps,
     RunsAhead,
     host_ops_of,
     slots_of,
@@ -97,6 +98,7 @@ class Executor:
         self._ahead: RunsAhead | None = None
         if isinstance(executable, RunsAhead) and executable.can_run_ahead:
             self._ahead = executable
+        self._repeats = self._ahead if isinstance(self._ahead, RepeatsSteps) else None
         self._later: ChoosesLater | None = None
         if isinstance(executable, ChoosesLater) and executable.can_choose_later:
             self._later = executable
@@ -118,6 +120,9 @@ class Executor:
         None: `choose` says it later, before the next plan.
         """
         assert self._ahead is not None
+        is_next = plan.moved and not plan.has_new_pages and rows is not None
+        if is_next and self._repeats is not None and self._repeats.submit_next(rows):
+            return
         batch = self._buffers.fill(plan)
         if rows is not None:
             self._ahead.submit(batch, rows)

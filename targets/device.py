@@ -248,6 +248,19 @@ class RunsAhead(Protocol):
         """
 
 
+@runtime_checkable
+class RepeatsSteps(Protocol):
+    """A `RunsAhead` may offer this too: a step like the last one, without its arrays."""
+
+    def submit_next(self, rows: NDArray[np.void]) -> bool:
+        """Queue the step submitted last again, each sequence a token further on in the same page.
+
+        The token of row r is the one that row r chose, ``rows`` are as in `RunsAhead.submit`. False
+        and nothing queued where that step was another than one token and row of each sequence, or
+        where the device has to look at the arrays: it is to be submitted as any other then.
+        """
+
+
 @dataclass
 class LogitChanges:
     """What becomes of rows of logits before their tokens are chosen, in the order of the fields.

@@ -23,7 +23,6 @@ from ...artifact import Artifact
 from ...artifact.kernel_pack import PackedKernel
 from ...device import (
     SAMPLED_ROW,
-    STEP_FIELDS,
     Int32s,
     LogitChanges,
     SizesOf,
@@ -32,6 +31,7 @@ from ...device import (
 )
 from ...dim_code import parse
 from .bound_program import BoundProgram
+from .checks import check_rows, check_step
 from .choices import ADJUST, MASK, Choices
 from .draws import Draws
 from .driver import Driver
@@ -41,9 +41,9 @@ from .named_run import run_named
 from .profile import CallTime, LaunchTimer
 from .program_code import ProgramCode
 from .reader import DeviceLogits, Reader
-from .recipes import ARGMAX, IDS, INPUTS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP, RecipeBook
+from .recipes import ARGMAX, IDS, INPUTS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP, Recipe, RecipeBook
 from .slots import MAX_IN_FLIGHT, Slot, SlotRing
-from .step_layout import most_words
+from .step_layout import StagedStep, most_words
 from .step_sizes import corners, power_of_two
 from .warm_up import decode_batches
 from .weights import load_weights
@@ -51,11 +51,12 @@ from .weights import load_weights
 log = logging.getLogger(__name__)
 TYPICAL_SEQS = 256
 """Sequences and logit rows that memory is reserved for at load; a larger step moves it."""
-STEP_SYMBOLS = frozenset({*StepSizes._fields, "num_pages"})
 
 
 class CudaExecutable:
-    """`Executable`, `HasArgmax`, `HasSample`, `RunsAhead`, `ChoosesLater` and `WarmsUp`."""
+    """`Executable`, `HasArgmax`, `HasSample`, `WarmsUp`; ahead of the host: `RunsAhead`,
+    `RepeatsSteps`, `ChoosesLater`.
+    """
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class CudaExecutable:
         self._allocate_states(codes)
         self._in_flight: deque[Slot] = deque()
         self._latest: Slot | None = None
+        self._repeatable: tuple[StepSizes, StagedStep] | None = None
         self._unchosen: Slot | None = None
         self._greedy_rows: NDArray[np.void] | None = None
         self._logits = DeviceLogits(self._reader, 0, 0, self.vocab_size)
@@ -123,7 +125,7 @@ class CudaExecutable:
     def _prepare_steps(self, context_length: int) -> None:
         """Reserve what steps need and make what runs them."""
         step = self._programs[STEP]
-        _check_step(step.code, self.page_size, self._driver.where)
+        check_step(step.code, self.page_size, self._driver.where)
         pages = min(-(-context_length // self.page_size), self.num_pages) or 1
         usual = corners(self.max_tokens, min(self.max_tokens, TYPICAL_SEQS), pages)
         programs = [self._programs[n] for n in (STEP, ARGMAX, SAMPLE) if n in self._programs]
@@ -197,6 +199,23 @@ class CudaExecutable:
         self._enqueue(batch, ARGMAX if is_greedy else SAMPLE, rows)
         self._in_flight.append(cast("Slot", self._latest))
 
+    def submit_next(self, rows: NDArray[np.void]) -> bool:
+        """Queue the last step again, each sequence a token further on; see `RepeatsSteps`."""
+        self._program(STEP)
+        if self._repeatable is None or rows is not self._greedy_rows:
+            return False
+        sizes, last = self._repeatable
+        self._check_ahead(self.can_run_ahead, len(rows), sizes.rows)
+        recipe = self._book.get(sizes, ARGMAX)
+        slot = self._ring.take(self._in_flight)
+        staged = slot.stage(recipe.layout)
+        if staged.layout is not last.layout or not staged.follow(last):
+            return False
+        self._queue(recipe, slot, recipe.layout.num_words, sizes.rows)
+        self._repeatable = sizes, staged
+        self._in_flight.append(slot)
+        return True
+
     def submit_unchosen(self, batch: StepBatch) -> None:
         """Queue a step whose tokens `choose` will choose; see `ChoosesLater`."""
         count = len(batch.logit_rows)
@@ -241,7 +260,7 @@ class CudaExecutable:
     def argmax(self, rows: Int32s) -> Int32s:
         """The id of the largest logit in each of these rows of the last step; see `HasArgmax`."""
         self._program(STEP)
-        _check_rows(rows, len(self._logits), self._driver.where)
+        check_rows(rows, len(self._logits), self._driver.where)
         if ARGMAX not in self._programs or self._latest is None:
             return _with_numpy(np.asarray(self._logits), rows)
         return self._latest.ids()[rows]
@@ -251,7 +270,7 @@ class CudaExecutable:
         self._program(STEP)
         if not self.can_sample or rows.dtype != SAMPLED_ROW:
             raise DeviceError(f"{self._driver.where}: expected SAMPLED_ROWs and a sampler")
-        _check_rows(rows["row"], len(self._logits), self._driver.where)
+        check_rows(rows["row"], len(self._logits), self._driver.where)
         return self._draws.sample(rows, self._padded_rows)
 
     def run(self, entry: str, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -298,9 +317,9 @@ class CudaExecutable:
         self, batch: StepBatch, ending: str, rows: NDArray[np.void] | None = None
     ) -> DeviceLogits:
         self._program(STEP)
-        driver = self._driver
         if self._unchosen is not None:
-            raise DeviceError(f"{driver.where}: the step before has no tokens (choose them first)")
+            where = self._driver.where
+            raise DeviceError(f"{where}: the step before has no tokens (choose them first)")
         sizes = self._sizes_of(batch)
         recipe = self._book.get(sizes, ending)
         slot = self._ring.take(self._in_flight)
@@ -313,20 +332,26 @@ class CudaExecutable:
         if rows is not None and ending == SAMPLE:
             staged.fill_draws(rows, self._draws.dtypes)
             num_words = layout.num_words_with_draws
-        driver.copy_in(recipe.inputs_address, slot.inputs_address, 4 * num_words, self._stream)
-        self._book.run(recipe, sizes.rows)
+        self._queue(recipe, slot, num_words, sizes.rows)
         log.debug("step: %s as %s", sizes, recipe.sizes)
-        if ending and sizes.rows:
-            num_bytes = 4 * sizes.rows
-            driver.copy_out(slot.ids_address, recipe.ids_address, num_bytes, self._stream)
-        slot.record(sizes.rows, self._stream)
-        self._latest = slot
+        is_repeatable = sizes.is_decode and sizes.rows == sizes.tokens and ending == ARGMAX
+        self._repeatable = (sizes, staged) if is_repeatable and rows is not None else None
         self._padded_rows = recipe.sizes.rows
         self._logits.expire()
         self._logits = logits = DeviceLogits(
             self._reader, recipe.logits_address, sizes.rows, self.vocab_size
         )
         return logits
+
+    def _queue(self, recipe: Recipe, slot: Slot, num_words: int, num_rows: int) -> None:
+        """What is staged in a slot goes in, the recipe runs, its tokens come out."""
+        driver, stream = self._driver, self._stream
+        driver.copy_in(recipe.inputs_address, slot.inputs_address, 4 * num_words, stream)
+        self._book.run(recipe, num_rows)
+        if recipe.ending and num_rows:
+            driver.copy_out(slot.ids_address, recipe.ids_address, 4 * num_rows, stream)
+        slot.record(num_rows, stream)
+        self._latest = slot
 
     def _program(self, entry: str) -> BoundProgram:
         if not self._release.alive:
@@ -353,26 +378,6 @@ def state_bytes(text: str, num_pages: int) -> int:
     if size < 0:
         raise ArtifactError(f"cuda: expected a state of 0 or more bytes, got {size}")
     return size
-
-
-def _check_step(code: ProgramCode, page_size: int, where: str) -> None:
-    """Refuse a step program that wants other inputs than a step has."""
-    inputs = {buffer.name: buffer.dtype for buffer in code.inputs}
-    outputs = {buffer.name: buffer.dtype for buffer in code.outputs}
-    if set(inputs) - set(STEP_FIELDS) or set(inputs.values()) - {"i32"}:
-        raise ArtifactError(f"{where}: step: expected int32 inputs of {STEP_FIELDS}, got {inputs}")
-    if outputs != {"logits": "f32"} or set(code.own_symbols) - STEP_SYMBOLS or page_size < 1:
-        raise ArtifactError(
-            f"{where}: step: expected an f32 output logits, symbols of {sorted(STEP_SYMBOLS)} and"
-            f" a page_size, got {outputs}, {code.own_symbols} and {page_size}"
-        )
-
-
-def _check_rows(rows: NDArray[Any], count: int, where: str) -> None:
-    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
-        raise DeviceError(
-            f"{where}: expected rows of the last step's {count} logits, got {rows.tolist()[:20]}"
-        )
 
 
 def _with_numpy(logits: NDArray[np.float32], rows: Int32s) -> Int32s:

@@ -48,6 +48,8 @@ class StepLayout:
         for name, count in ((COUNTS, seqs), (LENS_BEFORE, seqs), (RAISED_IDS, tokens)):
             self._place(name, count)
         self.num_checked_words = self._end
+        self.ids_ahead = -1 - np.arange(tokens, dtype=np.int32)
+        """Token ids that stand for what each row of the step before chose."""
         # Between two inputs lies whatever other layouts have left there.
         self.limits = np.full(self._end, UINT32_MAX, np.uint32)
         """Highest value of each word; a negative one is high as well."""
@@ -92,6 +94,7 @@ class StagedStep:
     def __init__(self, layout: StepLayout, block: NDArray[np.int32], where: str) -> None:
         self.layout = layout
         self._where = where
+        self._inputs = block[: layout.num_words]
         self._unsigned = block[: layout.num_checked_words].view(np.uint32)
         self._is_outside = np.zeros(layout.num_checked_words, np.bool_)
         self._views = {
@@ -121,11 +124,14 @@ class StagedStep:
         self._padding = [tail for tail in tails if tail.size]
         self._later_starts = self._starts[seqs + 1 :]
         self._real_table = self._table[:seqs, :pages]
+        self._growth: NDArray[np.int32] | None = None
+        self._steps_left = 0
 
     def fill(self, batch: StepBatch, sizes: StepSizes) -> None:
         """Copy a batch in, padded: extra tokens write to slot 0, extra sequences are empty."""
         if sizes != self._sizes:
             self._cut(sizes)
+        self._growth = None
         ids, positions, slots, starts, lens, rows = self._filled
         ids[:] = batch.token_ids
         positions[:] = batch.positions
@@ -138,6 +144,33 @@ class StagedStep:
             self._later_starts[:] = starts[-1]
         for tail in self._padding:
             tail[:] = 0
+
+    def follow(self, before: StagedStep) -> bool:
+        """Copy in a checked step of one token and row for each sequence, moved on by a token.
+
+        Its tokens are those that the step before chose. False where a value would pass its limit.
+        """
+        growth = before._growth
+        if growth is None:
+            growth = before._let_grow()
+        if not before._steps_left:
+            return False
+        if before._sizes != self._sizes:
+            self._cut(before._sizes)
+        self._growth, self._steps_left = growth, before._steps_left - 1
+        np.add(before._inputs, growth, out=self._inputs)
+        self._ids[: self._sizes.tokens] = self.layout.ids_ahead[: self._sizes.tokens]
+        return True
+
+    def _let_grow(self) -> NDArray[np.int32]:
+        """What a step moves on; also for how many steps that stays within the limits."""
+        self._growth = growth = np.zeros(len(self._inputs), np.int32)
+        for name in ("positions", "slots", "seq_lens"):
+            first, _ = self.layout.places[name]
+            growth[first : first + self._sizes.tokens] = 1
+        room = self.layout.limits[: len(growth)] - self._unsigned[: len(growth)]
+        self._steps_left = int(room[growth > 0].min())
+        return growth
 
     def check(self, sizes: StepSizes, num_ahead: int = 0) -> None:
         """Refuse values that would make a kernel read or write foreign memory.
