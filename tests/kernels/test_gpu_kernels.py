@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import triton
+from sglk.targets.cuda.attention_tiles import DECODE_TILES, DecodeTile
 from sglk.targets.kernels import (
     adjust_logits,
     argmax_rows,
@@ -151,6 +152,26 @@ def test_small_kernels_compile(arch: int) -> None:
         ptx = compiled(fn, arch, {**constants, "PDL": arch >= 90}, num_warps=8).asm["ptx"]
         assert ("griddepcontrol.wait" in ptx) == (arch >= 90), fn.__name__
         assert ".local .align" not in ptx, fn.__name__
+
+
+ROTATED = {"KV_HEADS": 8, "GROUP": 4, "D": 128, "PAGE": 64, "WINDOW": 0, "SOFTCAP": 0.0}
+
+
+@pytest.mark.parametrize("tile", [tile for _, tile in DECODE_TILES[::2]])
+def test_pages_are_read_before_the_product_is_there(tile: DecodeTile) -> None:
+    constants = {**ROTATED, "sinks": None, "q_norm": None, "k_norm": None, "BLOCK_M": 16}
+    constants |= {"LEAST": 1, "AHEAD": tile.ahead, "PDL": True}
+    kernel = compiled(rope_attention.rope_attention, 90, constants, **tile.options())
+    head, rest = kernel.asm["ptx"].split("griddepcontrol.wait")
+    each = 2 * 64 * 128 * 2 // 16  # bytes of K and V of a page, 16 a load
+    assert head.count("ld.global.v4.b32") == tile.ahead * each // (32 * tile.num_warps)
+    assert "cp.async.cg.shared.global" in rest
+    assert ".local .align" not in kernel.asm["ptx"]
+
+
+def test_a_norm_starts_its_reader_before_it_waits() -> None:
+    ptx = compiled(row_norm.rmsnorm, 90, {**ROW, "PDL": True}, launch_pdl=True).asm["ptx"]
+    assert ptx.index("griddepcontrol.launch_dependents") < ptx.index("griddepcontrol.wait")
 
 
 def test_rows_move_16_bytes_per_thread() -> None:

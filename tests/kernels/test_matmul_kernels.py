@@ -107,6 +107,17 @@ def test_a_part_is_one_plain_loop(arch: int, maps: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_the_first_weights_of_a_part_are_read_before_the_wait(ahead: int) -> None:
+    constants = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 256, "GROUP_M": 0, "SPLITS": 2}
+    constants |= {"SWAP": 1, "MAPS": 2, "AHEAD": ahead, "PDL": 1}
+    ptx = compiled(matmul_parts.linear, 90, constants, num_warps=4, num_stages=3).asm["ptx"]
+    head, rest = ptx.split("griddepcontrol.wait")
+    assert head.count("ld.global.v4.b32") == ahead * 64 * 256 * 2 // 16 // 128
+    assert "cp.async" not in head and "cp.async.wait_group" in rest
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 @pytest.mark.parametrize("flat", [0, 1])
 def test_whole_tiles_keep_products_in_flight(flat: int) -> None:
     constants = tiles(128, 256, 64, 132, MAPS=0, FLAT=flat, REST=0, residual=None)
