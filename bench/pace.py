@@ -13,7 +13,7 @@ from sglk.bench.replay import Step
 from sglk.runtime.step_model import StepModel
 from sglk.runtime.steps import StepRecord
 
-NEAR_S = 3.0
+NEAR_S = 1.0
 """Steps so far away in time say what the pace is."""
 LEAST = 12
 """The nearest so many say it where these are fewer."""

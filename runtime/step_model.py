@@ -1,13 +1,16 @@
 """How long a step takes, as a sum of non-negative costs fitted to steps that were timed.
 
-    seconds = a + b * decode_rows + c * decode_context                          decode steps
-    seconds = a + ... + d * prefill_tokens + e * prefill_pairs + f * logit_rows  with prefill
+    seconds = a + b * decode_rows + c * decode_context + d * mean_context        decode steps
+    seconds = a + b * decode_rows + c * decode_context
+            + e * prefill_tokens + f * prefill_pairs + g * logit_rows            with prefill
 
-Steps that only decode and steps with prefill chunks run different kernels, so each kind has its own
-coefficients. Errors count relative to the step's time, and steps that something else delayed (much
-slower than the fit) lose their weight. Kernels change with the number of tokens, so what the sum
-gets wrong for steps of 1, 2, 3 to 4, 5 to 8, ... tokens is corrected by a factor for each of these
-sizes. `StepModel` serves the scheduler, which sizes chunks by it, and `sglk sim`.
+A long context costs few requests more than its share of many: there are fewer parts to share out
+among threads, so the mean context counts beside the sum. Steps that only decode and steps with
+prefill chunks run different kernels, so each kind has its own coefficients. Errors count relative
+to the step's time, and steps that something else delayed (much slower than the fit) lose their
+weight. Kernels change with the number of tokens, so what the sum gets wrong for steps of 1, 2,
+3 to 4, 5 to 8, ... tokens is corrected by a factor for each of these sizes. `StepModel` serves the
+scheduler, which sizes chunks by it, and `sglk sim`.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 from .steps import StepLoad, StepRecord
 
 Floats = NDArray[np.float64]
-_DECODE = ("decode_rows", "decode_context")
+_DECODE = ("decode_rows", "decode_context", "mean_context")
 _MIXED = ("decode_rows", "decode_context", "prefill_tokens", "prefill_pairs", "logit_rows")
 _ROUNDS = 8
 """Rounds of reweighting; the weights settle in four or five."""

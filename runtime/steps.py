@@ -29,6 +29,11 @@ class StepLoad(NamedTuple):
     prefill_pairs: int
     """Tokens that each prefill token attends to, summed over prefill tokens."""
 
+    @property
+    def mean_context(self) -> float:
+        """Tokens that a decoding request attends to on average; 0 where none decodes."""
+        return self.decode_context / self.decode_rows if self.decode_rows else 0.0
+
     @classmethod
     def of(cls, plan: Plan) -> StepLoad:
         """The load of a plan.

@@ -18,7 +18,7 @@ from sglk.runtime.executor import Executor
 from sglk.runtime.request import SamplingParams
 from sglk.runtime.simulate import SimResult, Simulation
 from sglk.runtime.step_model import Costs, StepModel
-from sglk.runtime.steps import StepLoad
+from sglk.runtime.steps import StepLoad, StepRecord
 from sglk.runtime.trace import TraceRequest, read_trace
 from sglk.targets.device import Logits
 
@@ -145,3 +145,17 @@ def test_a_model_without_steps_of_a_kind_is_refused() -> None:
     limits = Limits(page_size=4, num_pages=60)
     with pytest.raises(SglkError, match="expected 16 timed steps with prefill or more, got fewer"):
         Simulation([TraceRequest(0, 0.0, 4, 3)], limits, StepModel(MODEL.decode, None)).run()
+
+
+def test_a_long_context_costs_few_requests_more_than_its_share_of_many() -> None:
+    """As where each head of each request is a part, and the longest part keeps a thread busy."""
+    loads = [
+        StepLoad(0, rows, rows, rows * context, 0)
+        for rows in (1, 2, 3, 4, 6, 8) for context in range(50, 900, 50)
+    ]  # fmt: skip
+    taken = [0.003 + 8e-4 * r + 1e-6 * total + 2e-6 * total / r for _, r, _, total, _ in loads]
+    records = [StepRecord(0, t, t, x, 0, 0, 0) for x, t in zip(loads, taken, strict=True)]
+    model = StepModel.fit(records)
+    for load, seconds in zip(loads, taken, strict=True):
+        assert model.seconds(load) == pytest.approx(seconds, rel=0.002)
+    assert StepLoad(5, 0, 1, 0, 15).mean_context == 0
