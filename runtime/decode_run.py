@@ -113,8 +113,11 @@ class DecodeRuns:
             self._run = DecodeRun(last, kv.page_size)
         if self._run is None:
             return None
-        plan, filled = self._run.next_plan(), self._run.filled()
-        if plan is None or len(filled) > kv.num_available:
+        plan = self._run.next_plan()
+        if plan is None or not plan.has_new_pages:
+            return plan
+        filled = self._run.filled()
+        if len(filled) > kv.num_available:
             return None
         for request in filled:
             kv.grow(request)
