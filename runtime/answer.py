@@ -19,6 +19,7 @@ class Timing:
     """First admitted: the step that begins its prefill."""
     first_token: float | None = None
     last_token: float | None = None
+    """Its newest token; while the same requests decode on side by side, one before that."""
     finished: float | None = None
 
     @property

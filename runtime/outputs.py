@@ -67,7 +67,7 @@ class Outputs:
         self.num_tokens += len(tokens)
         if self._unchanging.lives is not lives:
             self._unchanging = _Unchanging(lives)
-        self.ready += self._unchanging.with_tokens(tokens, now)
+        self.ready += self._unchanging.with_tokens(tokens)
         return None
 
     def end(self, live: Live, reason: FinishReason, now: float, error: str | None = None) -> None:
@@ -100,9 +100,7 @@ class _Unchanging:
         self._num_cached = [live.request.num_cached for live in lives]
         self._timings: list[Timing] = [live.timing for live in lives]
 
-    def with_tokens(self, tokens: Sequence[int], now: float) -> list[Output]:
-        for timing in self._timings:
-            timing.last_token = now
+    def with_tokens(self, tokens: Sequence[int]) -> list[Output]:
         no_text, none = repeat(""), repeat(None)
         fields = zip(
             self._ids, tokens, no_text, none, self._num_cached, none, self._timings, none,
