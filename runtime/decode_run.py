@@ -8,7 +8,6 @@ each is planned while the one before it is in flight, whose tokens are known by 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from .batch import Plan
@@ -32,9 +31,10 @@ class DecodeRun:
         self._settled = [0] * len(first.chunks)  # `_moved` when the request was written down
         self._context = sum([chunk.end for chunk in first.chunks])
         self._page_size = page_size
-        self._filling = defaultdict[int, list[int]](list)
+        self._filling: dict[int, list[int]] = {}
+        """Rows whose page the plans fill that moved by so many tokens, or by whole pages more."""
         for row, chunk in enumerate(first.chunks):
-            self._filling[-chunk.end % page_size].append(row)
+            self._filling.setdefault(-chunk.end % page_size, []).append(row)
         self._last_ids = frozenset([NO_TOKEN]).union(*[r.stop_ids for r in self._requests])
         self._length = min([chunk.request.max_total - chunk.end for chunk in first.chunks])
         """Plans until one in which a request has no token left to compute."""
@@ -46,16 +46,17 @@ class DecodeRun:
         if not is_in_flight or moved >= min(self._length, MAX_STEPS):
             return None
         context = self._context + moved * count
-        has_new_pages = len(self._rows_that_filled()) > 0
+        has_new_pages = self._moved % self._page_size in self._filling
         return Plan(self.chunks, count, moved=moved, context=context, has_new_pages=has_new_pages)
 
-    def advance(self) -> None:
-        """The next plan is in flight."""
+    def advance(self) -> bool:
+        """The next plan is in flight; whether it fills a page."""
         self._moved += 1
+        return self._moved % self._page_size in self._filling
 
     def filled(self) -> list[Request]:
         """Those whose page the newest plan fills, settled."""
-        return [self._settle(row) for row in self._rows_that_filled()]
+        return [self._settle(row) for row in self._filling[self._moved % self._page_size]]
 
     def land(self, plan: Plan, tokens: Sequence[int]) -> bool:
         """Note the tokens of one of its plans; False and nothing noted where one is the last."""
@@ -73,9 +74,6 @@ class DecodeRun:
     def num_unsettled(self) -> int:
         """Tokens of all requests that are not written down yet."""
         return len(self._settled) * self._moved - sum(self._settled)
-
-    def _rows_that_filled(self) -> Sequence[int]:
-        return self._filling.get(self._moved % self._page_size, ())
 
     def _settle(self, row: int) -> Request:
         request, news = self._requests[row], self._moved - self._settled[row]
@@ -127,9 +125,9 @@ class DecodeRuns:
         """Whether a plan that is in flight now belongs to the run; its full pages are shared."""
         if self._run is None or plan.chunks is not self._run.chunks:
             return False
-        self._run.advance()
-        for request in self._run.filled():
-            kv.publish(request)
+        if self._run.advance():
+            for request in self._run.filled():
+                kv.publish(request)
         return True
 
     def land(self, plan: Plan, tokens: Sequence[int]) -> bool:

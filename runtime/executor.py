@@ -102,17 +102,11 @@ class Executor:
         self._later: ChoosesLater | None = None
         if isinstance(executable, ChoosesLater) and executable.can_choose_later:
             self._later = executable
-        self._buffers = BatchBuffers(limits.page_size, limits.max_step_tokens, limits.max_running)
-
-    @property
-    def can_choose_later(self) -> bool:
-        """Whether logits may be changed without the host seeing them."""
-        return self._later is not None
-
-    @property
-    def can_run_ahead(self) -> bool:
+        self.can_run_ahead = self._ahead is not None
         """Whether steps may be queued with `submit`."""
-        return self._ahead is not None
+        self.can_choose_later = self._later is not None
+        """Whether logits may be changed without the host seeing them."""
+        self._buffers = BatchBuffers(limits.page_size, limits.max_step_tokens, limits.max_running)
 
     def submit(self, plan: Plan, rows: NDArray[np.void] | None) -> None:
         """Queue a plan; ``rows`` say how each of ``plan.sampled`` gets its token.

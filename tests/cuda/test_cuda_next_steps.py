@@ -94,9 +94,19 @@ def test_no_step_writes_beyond_the_last_page(
 def test_more_than_two_in_flight_are_refused(load: Load, toy: Any) -> None:
     executable = load()
     start(toy, executable)
-    executable.submit_next(likeliest_rows(3))
+    assert executable.submit_next(likeliest_rows(3))
+    assert not executable.submit_next(likeliest_rows(3))
     with pytest.raises(DeviceError, match="at most 2 steps in flight"):
-        executable.submit_next(likeliest_rows(3))
+        executable.submit(toy.batch([([1], 0, 1)]), likeliest_rows(1))
+
+
+def test_a_closed_executable_says_so(load: Load, toy: Any) -> None:
+    executable = load()
+    start(toy, executable)
+    executable.close()
+    assert not executable.submit_next(likeliest_rows(3))
+    with pytest.raises(DeviceError, match="it is closed"):
+        executable.collect()
 
 
 def test_an_engine_asks_for_arrays_where_pages_change(

@@ -125,7 +125,7 @@ def test_the_same_tokens_as_one_step_at_a_time(
 ) -> None:
     ahead, device = make_ahead(fake, num_pages=pages)
     plain, _ = make_ahead(fake, num_pages=pages)
-    plain._executor._ahead = None
+    plain._executor.can_run_ahead = False
     assert drive(ahead, arrivals) == drive(plain, arrivals)
     assert not device.queue
 

@@ -180,7 +180,7 @@ class CudaExecutable:
         self._logits.expire()
         self._programs = {}
         self._in_flight.clear()
-        self._latest = self._unchosen = None
+        self._latest = self._unchosen = self._repeatable = None
         self._release()
 
     def step(self, batch: StepBatch) -> DeviceLogits:
@@ -201,11 +201,12 @@ class CudaExecutable:
 
     def submit_next(self, rows: NDArray[np.void]) -> bool:
         """Queue the last step again, each sequence a token further on; see `RepeatsSteps`."""
-        self._program(STEP)
         if self._repeatable is None or rows is not self._greedy_rows:
             return False
         sizes, last = self._repeatable
-        self._check_ahead(self.can_run_ahead, len(rows), sizes.rows)
+        if len(rows) != sizes.rows or len(self._in_flight) == MAX_IN_FLIGHT:
+            return False  # `submit` says what is wrong
+        self._driver.use()
         recipe = self._book.get(sizes, ARGMAX)
         slot = self._ring.take(self._in_flight)
         staged = slot.stage(recipe.layout)
@@ -246,10 +247,11 @@ class CudaExecutable:
 
     def collect(self) -> Int32s:
         """Wait for the oldest step in flight; see `RunsAhead`."""
-        self._program(STEP)
         if not self._in_flight or self._in_flight[0] is self._unchosen:
+            self._program(STEP)
             what = "no step is in flight, or it has no tokens"
             raise DeviceError(f"{self._driver.where}: collect: {what}")
+        self._driver.use()
         try:
             return self._in_flight.popleft().ids()
         except DeviceError:

@@ -29,15 +29,12 @@ class Slot:
         self._ids = driver.allocate_pinned(WORD * max_rows, "tokens")
         self.ids_address = self._ids.address
         self._id_array: Int32s = self._ids.array.view(np.int32)
+        self.inputs_address = 0
+        """Of what was staged last."""
         self._event = driver.make_event()
         self._staged: dict[StepLayout, StagedStep] = {}
         self._is_recorded = False
         self.num_rows = 0
-
-    @property
-    def inputs_address(self) -> int:
-        assert self._inputs is not None
-        return self._inputs.address
 
     def stage(self, layout: StepLayout) -> StagedStep:
         """Where the inputs of a step of this layout are written."""
@@ -58,6 +55,7 @@ class Slot:
         if self._inputs is not None:
             self._driver.free_pinned(self._inputs)
         self._inputs = self._driver.allocate_pinned(-(-num_bytes * 3 // 2 // 8) * 8, "inputs")
+        self.inputs_address = self._inputs.address
 
     def choices(self, num_bytes: int) -> Pinned:
         """Room for how the step's tokens are chosen."""
