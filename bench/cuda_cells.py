@@ -21,7 +21,7 @@ class DecodeStep(NamedTuple):
 
     requests: int
     host_s: float
-    """What it took, less the time that the host waited for the device."""
+    """From the end of the step before to its own, less the time that the host waited for it."""
 
 
 class Served(NamedTuple):
@@ -89,7 +89,10 @@ def decode(concurrency: int, prompt: int = SHORT) -> Cell:
 
 
 def host_time(concurrency: int) -> Cell:
-    """What the host does for a step in which so many requests decode; the median."""
+    """What the host does for a step in which so many requests decode; the median.
+
+    It is measured on the processor that others disturb least (`processors.py`).
+    """
 
     def measure(serve: Serve, rng: random.Random, vocab: int) -> float:
         served = serve([ids(rng, SHORT, vocab) for _ in range(concurrency)], NEW, True)
