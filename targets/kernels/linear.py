@@ -41,7 +41,7 @@ def load_x(x, m, k, rows, K: tl.constexpr, BLOCK_M: tl.constexpr, EVEN_K: tl.con
 @triton.jit
 def store_y(y, tile, m, n, rows, N: tl.constexpr, BLOCK_M: tl.constexpr):
     pointers = y + m[:, None] * N + n[None, :]
-    if N % LANES == 0:
+    if N % n.shape[0] == 0:
         if BLOCK_M == 1:
             tl.store(pointers, tile)
         else:
@@ -54,7 +54,7 @@ def store_y(y, tile, m, n, rows, N: tl.constexpr, BLOCK_M: tl.constexpr):
 def load_y(p, m, n, rows, N: tl.constexpr, BLOCK_M: tl.constexpr):
     """A tile of a matrix of y's shape (the residual)."""
     pointers = p + m[:, None] * N + n[None, :]
-    if N % LANES != 0:
+    if N % n.shape[0] != 0:
         tile = tl.load(pointers, mask=(m[:, None] < rows) & (n[None, :] < N), other=0.0)
     elif BLOCK_M == 1:
         tile = tl.load(pointers)
@@ -66,7 +66,7 @@ def load_y(p, m, n, rows, N: tl.constexpr, BLOCK_M: tl.constexpr):
 @triton.jit
 def load_row(p, n, N: tl.constexpr):
     """A per-output vector (bias) at columns n."""
-    if N % LANES == 0:
+    if N % n.shape[0] == 0:
         row = tl.load(p + n)
     else:
         row = tl.load(p + n, mask=n < N, other=0.0)

@@ -51,9 +51,13 @@ def begin(ctx: Context, loop_op: Op, low: Expr, high: Expr, fill: Fill) -> dict[
 
 
 def fill_next(ctx: Context, made: Ahead, b: Value) -> None:
-    """After a dot: its right side of the next iteration; the buffers change places."""
+    """Beside a dot: its right side of the next iteration."""
     with ctx.region(f"if ({made.more})"):
         _evaluate(ctx, made.loop, b, made.counter, f"(*{made.next})", made.fill)
+
+
+def swap(ctx: Context, made: Ahead) -> None:
+    """After a dot: the buffers change places."""
     spare = ctx.em.name("spare")
     ctx.em.line(f"auto* const {spare} = {made.now};")
     ctx.em.line(f"{made.now} = {made.next}, {made.next} = {spare};")

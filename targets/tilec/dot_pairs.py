@@ -96,9 +96,18 @@ def _rows(ctx: Context, op: Op, b: Value) -> None:
     sides = f"{left}, {stride}, {bound}, {right}"
     if "Tiles tiles;" not in em.scopes[0].lines:
         em.line("Tiles tiles;", 0)
-    em.line(f"dot_pairs<{sizes}>(tiles, {memory.pointer}, {columns}, {sides});")
-    if made is not None:
+    product = f"dot_pairs<{sizes}>(tiles, {memory.pointer}, {columns}, {sides});"
+    if made is None:
+        em.line(product)
+    else:
+        # Between a left side that was just stored and its product, which would wait for it.
+        is_copied = em.recall(("left", a)) is not None
+        if not is_copied:
+            em.line(product)
         ahead.fill_next(ctx, made, b)
+        if is_copied:
+            em.line(product)
+        ahead.swap(ctx, made)
     bind_accumulator(ctx, op, c, memory)
 
 
@@ -119,6 +128,9 @@ def _left(ctx: Context, a: Value) -> tuple[str, str, str]:
             return (*place, str(rows))
         low = binary(ctx.em, "maxsi", bound, constant(0, I32))
         return (*place, binary(ctx.em, "minsi", low, constant(rows, I32)).text)
+    copied = ctx.em.recall(("left", a))  # two products of one left side share its copy
+    if copied is not None:
+        return copied.text, str(depth), str(rows)
     name = ctx.em.name("left")
     ctx.em.line(f"alignas(64) bf16_t {name}[{max(rows * depth, LANES)}];")
     for index in nest(ctx.em, a.shape):
@@ -128,6 +140,7 @@ def _left(ctx: Context, a: Value) -> tuple[str, str, str]:
             ctx.em.line(f"st({name} + {at.text}, {value.text});")
         else:
             ctx.em.line(f"vst({name} + {at.text}, {ctx.em.lanes(value)});")
+    ctx.em.remember(("left", a), Expr("s", name, BF16, ctx.em.level))
     return name, str(depth), str(rows)
 
 

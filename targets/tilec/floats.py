@@ -73,6 +73,10 @@ _INVERSE = {"ugt": "le", "uge": "lt", "ult": "ge", "ule": "gt"}
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
+_EXACT_IN_BF16 = 256
+"""Integers up to this magnitude need no rounding."""
+
+
 def rounded(text: str, element: Element) -> str:
     assert isinstance(element, Scalar)
     return f"round_{element.name}({text})" if element.name in ("bf16", "f16") else text
@@ -131,6 +135,7 @@ def from_int(em: Emitter, e: Expr, to: Element, sign: bool) -> Expr:
     if e.type == I1:
         one, zero = constant(-1.0 if sign else 1.0, to), constant(0.0, to)
         return select(em, e, one, zero)
+    is_small = e.type.bits <= 8 or (e.bound is not None and e.bound <= _EXACT_IN_BF16)
     e = extended(em, e, "s" if sign else "z")
     if e.const is not None and sign:
         return dataclasses.replace(constant(float(e.const), to), level=e.level)
@@ -146,7 +151,7 @@ def from_int(em: Emitter, e: Expr, to: Element, sign: bool) -> Expr:
         em.lookups[found.text] = Lookup(*em.shifts.get(source, (source, 0)), below)
         return found
     text = f"{'to_fu' if unsigned else 'to_f'}({em.lanes(e)})"
-    exact = to == BF16 and not unsigned and e.bound is not None and e.bound <= 256
+    exact = to == BF16 and not unsigned and is_small
     return em.vector(text if exact else rounded(text, to), to, e.level)
 
 

@@ -18,7 +18,7 @@ from sglk.targets.tilec.run import load
 
 ISAS = [n for n in ("x86_64_v4_amx", "x86_64_v4", "x86_64_v3") if isa_supported(n)] or ["generic"]
 POISON = -7.0
-TILES = [(1, 64), (4, 32), (16, 64), (64, 32)]
+TILES = [(1, 64), (4, 32), (16, 64), (64, 32), (64, 128)]
 KINDS = {
     "uint16": "*bf16", "uint8": "*u8", "int8": "*i8", "float32": "*fp32", "int32": "*i32",
 }  # fmt: skip
@@ -85,6 +85,7 @@ class Weight:
         constants = {"K": self.k, "N": n, "BLOCK_M": tile[0], "BLOCK_N": tile[1]} | self.constants
         if not self.is_dense:
             constants["WITH_SCALES"] = integers
+            constants["RECORDS"] = 2 if tile[0] > 16 and self.k % 64 == 0 else 1
         if integers:
             args["x"], args["side"] = QuantizeRows().reference(x)
         elif self.constants.get("HAS_MIN"):
@@ -122,13 +123,13 @@ def test_every_type_and_batch(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(BLOCK_TYPES))
 def test_integers_lose_nothing_but_the_rounding_of_x(name: str) -> None:
-    weight = Weight(name, 72, 512 if BLOCK_TYPES[name].is_super else 96)
+    weight = Weight(name, 200, 512 if BLOCK_TYPES[name].is_super else 64)
     x = inputs(70, weight.k)
     integers, scales = QuantizeRows().reference(x)
     exact = integers * np.repeat(scales.astype(np.float64), 32, axis=1)
     one = weight.product(ISAS[0], TILES[0], x, integers=True)
     check(exact @ weight.values.astype(np.float64).T, one)
-    for tile, rows in ((TILES[2], 37), (TILES[3], 70)):
+    for tile, rows in ((TILES[2], 37), (TILES[4], 70)):
         again = weight.product(ISAS[0], tile, x[:rows], integers=True)
         assert again.tobytes() == one[:rows].tobytes(), tile
 
