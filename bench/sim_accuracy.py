@@ -5,7 +5,7 @@
 Two engines of one process take turns of a fraction of a second:
 
 1. one serves calibration traces without end: requests of mixed lengths that come all at once, then
-   others over time, so that steps of all sizes occur;
+   others over time, so that steps of all sizes occur all along;
 2. the other one serves test traces of other lengths, with and without shared prefixes, at half and
    four fifths of the load that the simulation says the machine bears.
 
@@ -25,6 +25,7 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import sglk
@@ -41,8 +42,10 @@ from sglk.runtime.trace import TraceRequest
 
 BLOCK = 64
 TOLERANCE = 0.2
-CALIBRATION = ((60, 40, 4), (300, 30, 4), (200, 40, 0))
-"""Prompt and output tokens, about, and groups with shared prefixes."""
+Kind: TypeAlias = tuple[int, int, int]
+"""Prompt and output tokens, about, and groups with shared prefixes (0: nobody shares)."""
+CALIBRATION = ((60, 40, 0), (350, 30, 6), (200, 40, 0))
+"""All in one trace: at any time the steps between those of a test trace are of all sizes."""
 TESTS = ((150, 50, 0), (400, 25, 0), (400, 40, 6))
 LOADS = (0.5, 0.8)
 CALM = 0.7
@@ -62,17 +65,15 @@ class Side:
     clock: TurnClock
 
 
-def make_trace(
-    seed: int, rate: float, count: int, prompt: int, output: int, groups: int = 0
-) -> list[TraceRequest]:
-    """Poisson arrivals at ``rate`` per second; lengths of about ``prompt`` and ``output`` tokens.
+def make_trace(seed: int, rate: float, count: int, *kinds: Kind) -> list[TraceRequest]:
+    """Poisson arrivals at ``rate`` per second, of each kind in turn.
 
-    With ``groups`` each prompt begins with three quarters of its length of one group's text.
+    With groups each prompt begins with three quarters of its length of one group's text.
     """
     rng = np.random.default_rng(seed)
     arrivals = np.cumsum(rng.exponential(1 / rate, count)) if rate < np.inf else np.zeros(count)
     trace = []
-    for number in range(count):
+    for number, (prompt, output, groups) in zip(range(count), itertools.cycle(kinds), strict=False):
         tokens = int(np.clip(rng.lognormal(np.log(prompt), 0.5), 8, 4 * prompt))
         blocks = -(-tokens // BLOCK)
         own = [1000 + 100 * number + block for block in range(blocks)]
@@ -87,7 +88,7 @@ def make_trace(
 
 
 class Calibration:
-    """Traces of all sizes, one after the other, without end."""
+    """Traces of mixed lengths, one after the other, without end."""
 
     def __init__(self, side: Side, count: int) -> None:
         self._clock = side.clock
@@ -113,12 +114,11 @@ class Calibration:
 
     def _endless(self, side: Side, count: int) -> Iterator[Replay]:
         for seed in itertools.count(1):
-            for at, (prompt, output, groups) in enumerate(CALIBRATION):
-                kind = count, prompt, output, groups
-                burst = Replay(side.engine, side.clock, make_trace(1000 * seed + at, np.inf, *kind))
-                yield burst
-                rate = CALM * count / burst.result.seconds
-                yield Replay(side.engine, side.clock, make_trace(1000 * seed + at, rate, *kind))
+            trace = make_trace(seed, np.inf, count, *CALIBRATION)
+            burst = Replay(side.engine, side.clock, trace)
+            yield burst
+            rate = CALM * count / burst.result.seconds
+            yield Replay(side.engine, side.clock, make_trace(seed, rate, count, *CALIBRATION))
 
 
 def fitted(steps: Sequence[Step]) -> tuple[StepModel, Pace]:
@@ -148,13 +148,15 @@ def play(
     calibration = Calibration(calibrating, count)
     runs: dict[str, list[Replay]] = {}
     with edges.window("first calibration"):
-        serve_beside(Replay(test.engine, test.clock, make_trace(1, np.inf, 4, 100, 8)), calibration)
+        serve_beside(
+            Replay(test.engine, test.clock, make_trace(1, np.inf, 4, (100, 8, 0))), calibration
+        )
         calibration.turn_for(FIRST_S)
     for number in range(1, rounds + 1):
         for (prompt, output, groups), load in itertools.product(TESTS, LOADS):
             name = f"{prompt}+{output} tokens, load {load}" + (", shared" if groups else "")
             seed = 1000 * number + 11 + prompt + groups
-            trace = make_trace(seed, 1.0, count, prompt, output, groups)
+            trace = make_trace(seed, 1.0, count, (prompt, output, groups))
             with edges.window(f"{name}, round {number}"):
                 calibration.turn_for(CALIBRATION_TURN_S)
                 rate = load * bearable_rate(test.engine.limits, calibration.steps, trace)

@@ -68,7 +68,7 @@ def test_what_the_machine_does_meanwhile_is_no_error_of_the_simulation() -> None
 
 
 def test_a_replay_in_turns_has_the_times_of_a_replay_alone() -> None:
-    trace = make_trace(5, 20.0, 8, 60, 10, groups=2)
+    trace = make_trace(5, 20.0, 8, (60, 10, 2))
     alone, parted = Machine(0.0), Machine(0.0)
     whole = Replay(*side_of(alone), trace)
     whole.turn(1e9)
@@ -83,7 +83,7 @@ def test_a_replay_in_turns_has_the_times_of_a_replay_alone() -> None:
 
 def test_the_simulation_of_a_replay_has_its_times() -> None:
     machine = Machine(0.0)
-    replay = Replay(*side_of(machine), make_trace(6, 10.0, 10, 200, 20))
+    replay = Replay(*side_of(machine), make_trace(6, 10.0, 10, (200, 20, 0), (50, 9, 3)))
     replay.turn(1e9)
     found = simulated(replay, LIMITS, MODEL, Pace(MODEL, replay.steps))
     assert found.ttft == pytest.approx(replay.result.ttft)
