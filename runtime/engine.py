@@ -144,9 +144,10 @@ class Engine:
             self.step_started = None
 
     def _step(self, started: float) -> list[Output]:
-        for live in self._deadlines.passed(started):
-            self._outputs.end(live, "timeout", started)
-        self._deadlines.prune(len(self._live))
+        if self._deadlines.entries:
+            for live in self._deadlines.passed(started):
+                self._outputs.end(live, "timeout", started)
+            self._deadlines.prune(len(self._live))
         if self._can_run_ahead():
             self._run_ahead(started)
         else:

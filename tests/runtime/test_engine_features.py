@@ -221,7 +221,7 @@ def test_ended_requests_leave_no_deadline_behind(make_engine: MakeEngine) -> Non
     for number in range(300):
         engine.add_request(f"r{number}", [1], SamplingParams(max_tokens=1), deadline=1e12)
         finish(engine)
-    assert len(engine._deadlines._heap) < 80
+    assert len(engine._deadlines.entries) < 80
 
 
 def test_times_of_a_request(make_engine: MakeEngine) -> None:

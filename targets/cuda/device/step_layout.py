@@ -126,12 +126,13 @@ class StagedStep:
         self._real_table = self._table[:seqs, :pages]
         self._growth: NDArray[np.int32] | None = None
         self._steps_left = 0
+        self._has_ids_ahead = False
 
     def fill(self, batch: StepBatch, sizes: StepSizes) -> None:
         """Copy a batch in, padded: extra tokens write to slot 0, extra sequences are empty."""
         if sizes != self._sizes:
             self._cut(sizes)
-        self._growth = None
+        self._growth, self._has_ids_ahead = None, False
         ids, positions, slots, starts, lens, rows = self._filled
         ids[:] = batch.token_ids
         positions[:] = batch.positions
@@ -159,7 +160,9 @@ class StagedStep:
             self._cut(before._sizes)
         self._growth, self._steps_left = growth, before._steps_left - 1
         np.add(before._inputs, growth, out=self._inputs)
-        self._ids[: self._sizes.tokens] = self.layout.ids_ahead[: self._sizes.tokens]
+        if not before._has_ids_ahead:
+            self._ids[: self._sizes.tokens] = self.layout.ids_ahead[: self._sizes.tokens]
+        self._has_ids_ahead = True
         return True
 
     def _let_grow(self) -> NDArray[np.int32]:
