@@ -1,7 +1,8 @@
 """The scheduler replays a trace with modelled step times: what would a server have done?
 
 The code that decides is the one that serves: `Scheduler` over real page accounting and the real
-prefix cache. Only the device is missing; a step takes what `StepModel` says.
+prefix cache. Only the device is missing; a step takes what `StepModel` says, now less, now more, as
+steps of its load did when they were timed: the same trace has the same times again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from .steps import StepLoad, StepRecord
 from .trace import TraceRequest
 
 PERCENTILES = (50, 90, 99)
+GOLDEN = (5**0.5 - 1) / 2
+"""Its multiples, less their whole parts, are spread over 0 to 1 as evenly as can be."""
 
 
 @dataclass
@@ -175,7 +178,7 @@ class Simulation:
 
     def _step(self, plan: Plan) -> None:
         load = StepLoad.of(plan)
-        seconds = self._model.seconds(load)
+        seconds = self._model.varied(load, self.scheduler.num_steps * GOLDEN % 1)
         if seconds is None:
             kind = "with prefill" if load.prefill_tokens else "that only decode"
             raise SglkError(

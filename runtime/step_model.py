@@ -9,8 +9,9 @@ among threads, so the mean context counts beside the sum. Steps that only decode
 prefill chunks run different kernels, so each kind has its own coefficients. Errors count relative
 to the step's time, and steps that something else delayed (much slower than the fit) lose their
 weight. Kernels change with the number of tokens, so what the sum gets wrong for steps of 1, 2,
-3 to 4, 5 to 8, ... tokens is corrected by a factor for each of these sizes. `StepModel` serves the
-scheduler, which sizes chunks by it, and `sglk sim`.
+3 to 4, 5 to 8, ... tokens is corrected by a factor for each of these sizes. How far steps were
+from that is kept as quantiles: a median over steps of several sizes depends on it. `StepModel`
+serves the scheduler, which sizes chunks by it, and `sglk sim`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _ROUNDS = 8
 """Rounds of reweighting; the weights settle in four or five."""
 _OUTLIER = 0.25
 """Relative error from which a step counts less."""
+_QUANTILES = 32
+"""Of measured over modelled seconds."""
 MIN_STEPS = 16
 """Steps of a kind below which nothing is said about it."""
 
@@ -43,6 +46,8 @@ class Costs(NamedTuple):
     """The constant first."""
     factors: tuple[float, ...] = ()
     """Corrections for steps of up to 1, 2, 4, 8, ... tokens; 1 beyond the last."""
+    spread: tuple[float, ...] = ()
+    """Measured over modelled seconds of the steps of the fit: as many quantiles, in order."""
 
     def seconds(self, load: StepLoad) -> float:
         """Modelled seconds of one step."""
@@ -77,6 +82,14 @@ class StepModel:
         """Modelled seconds of a step; None when too few of its kind were timed."""
         costs = self.mixed if load.prefill_tokens else self.decode
         return None if costs is None else costs.seconds(load)
+
+    def varied(self, load: StepLoad, share: float) -> float | None:
+        """What a step takes that is slower than this share, 0 to 1, of the steps of its load."""
+        costs = self.mixed if load.prefill_tokens else self.decode
+        if costs is None:
+            return None
+        factor = costs.spread[int(share * len(costs.spread))] if costs.spread else 1.0
+        return factor * costs.seconds(load)
 
     def prefill_within(self, seconds: float, decode_rows: int, decode_context: int) -> int | None:
         """Prefill tokens that fit a step of so many seconds beside the decoding requests.
@@ -133,7 +146,8 @@ def _fit(records: Sequence[StepRecord], names: tuple[str, ...]) -> Costs | None:
         error = np.abs(features @ values - ones)
         weights = np.minimum(1.0, _OUTLIER / np.maximum(error, 1e-9))
     factors = _factors(records, 1 / np.maximum(features @ values, 1e-9))
-    return Costs(names, tuple(float(value) for value in values), factors)
+    costs = Costs(names, tuple(float(value) for value in values), factors)
+    return costs._replace(spread=_spread(records, costs))
 
 
 def _size_class(load: StepLoad) -> int:
@@ -146,6 +160,13 @@ def _factors(records: Sequence[StepRecord], ratios: Floats) -> tuple[float, ...]
     sizes = np.array([_size_class(record.load) for record in records])
     found = [ratios[sizes == size] for size in range(int(sizes.max()) + 1)]
     return tuple(float(np.median(r)) if len(r) >= MIN_STEPS else 1.0 for r in found)
+
+
+def _spread(records: Sequence[StepRecord], costs: Costs) -> tuple[float, ...]:
+    """Quantiles of what steps took, by what they were expected to take."""
+    ratios = [record.seconds / max(costs.seconds(record.load), 1e-9) for record in records]
+    places = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    return tuple(float(ratio) for ratio in np.quantile(ratios, places))
 
 
 def non_negative_least_squares(a: Floats, b: Floats) -> Floats:

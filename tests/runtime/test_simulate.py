@@ -159,3 +159,17 @@ def test_a_long_context_costs_few_requests_more_than_its_share_of_many() -> None
     for load, seconds in zip(loads, taken, strict=True):
         assert model.seconds(load) == pytest.approx(seconds, rel=0.002)
     assert StepLoad(5, 0, 1, 0, 15).mean_context == 0
+
+
+def test_simulated_steps_vary_as_timed_ones_did_and_the_same_each_time() -> None:
+    loads = [StepLoad(0, 1 + at % 4, 1 + at % 4, 100, 0) for at in range(400)]
+    loads += [load._replace(prefill_tokens=9) for load in loads]
+    times = [0.01 * (1.5 if at // 4 % 4 == 3 else 1.0) for at in range(len(loads))]
+    records = [StepRecord(0, t, t, x, 0, 0, 0) for x, t in zip(loads, times, strict=True)]
+    model = StepModel.fit(records)
+    assert model.seconds(loads[0]) == pytest.approx(0.01, rel=0.02)
+    limits = Limits(page_size=4, num_pages=400, max_running=1)
+    first, again = (Simulation([TraceRequest(0, 0.0, 4, 400)], limits, model).run() for _ in "ab")
+    assert first.itl == again.itl
+    assert np.mean(np.array(first.itl) > 0.0149) == pytest.approx(0.25, abs=0.02)
+    assert np.median(first.itl) == pytest.approx(0.01, rel=0.02)
