@@ -91,6 +91,19 @@ def test_no_step_writes_beyond_the_last_page(
     assert not executable.submit_next(rows)
 
 
+def test_what_was_refused_is_not_followed(load: Load, toy: Any) -> None:
+    """Slots take turns: refused arrays may lie where those of the last step were."""
+    executable = load()
+    start(toy, executable, 1)
+    executable.collect()
+    bad = toy.batch([([-1], 6, 1)])
+    bad.slots[:] = -7
+    for _ in range(3):
+        with pytest.raises(DeviceError, match="step input slots"):
+            executable.submit(bad, likeliest_rows(1))
+    assert not executable.submit_next(likeliest_rows(1))
+
+
 def test_more_than_two_in_flight_are_refused(load: Load, toy: Any) -> None:
     executable = load()
     start(toy, executable)

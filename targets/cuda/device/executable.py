@@ -322,6 +322,7 @@ class CudaExecutable:
         if self._unchosen is not None:
             where = self._driver.where
             raise DeviceError(f"{where}: the step before has no tokens (choose them first)")
+        self._repeatable = None  # what is staged next may lie where its inputs do
         sizes = self._sizes_of(batch)
         recipe = self._book.get(sizes, ending)
         slot = self._ring.take(self._in_flight)
