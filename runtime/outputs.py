@@ -58,14 +58,15 @@ class Outputs:
             )  # fmt: skip
 
     def add_next(self, lives: Sequence[Live], tokens: Sequence[int], now: float) -> None:
-        """A token for each of these, neither its first nor its last, and chosen as the likeliest.
+        """A token for each of these, not its last, and chosen as the likeliest.
 
         The same list again and again costs little for each of them.
         """
-        if self._has_text:
+        is_new = self._unchanging.lives is not lives
+        if self._has_text or (is_new and any(v.timing.first_token is None for v in lives)):
             return self.add([(v.request, t, None) for v, t in zip(lives, tokens, strict=True)], now)
         self.num_tokens += len(tokens)
-        if self._unchanging.lives is not lives:
+        if is_new:
             self._unchanging = _Unchanging(lives)
         self.ready += self._unchanging.with_tokens(tokens)
         return None

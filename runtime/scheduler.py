@@ -162,6 +162,8 @@ class Scheduler:
         self.num_steps += 1
         if self._runs.advance(plan, self.kv):
             return
+        # Of a run that ended meanwhile: the host's arrays may be those of an earlier step of it.
+        was_moved = plan.moved > 0
         plan.update_chunks()
         size, running = self.kv.page_size, Status.RUNNING
         row = 0
@@ -176,7 +178,8 @@ class Scheduler:
             elif self._compute(chunk) and is_last:
                 request.append(place_of(row))
             row += is_last
-        if may_repeat and plan.num_decoding == len(plan.chunks) == len(self.running):
+        is_whole = plan.num_decoding == len(plan.chunks) == len(self.running)
+        if may_repeat and is_whole and not was_moved:
             self._runs.may_follow(plan)
 
     def lands_all(self, plan: Plan, sampled: Sequence[int]) -> bool:

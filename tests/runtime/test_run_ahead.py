@@ -33,7 +33,7 @@ def make_ahead(fake: SimpleNamespace, **limits: int) -> tuple[Engine, Any]:
             super().__init__(*args)
             self.queue: deque[tuple[StepBatch, NDArray[np.void]]] = deque()
             self.last = np.zeros(0, np.int32)
-            self.deepest = self.placed = 0
+            self.deepest = self.placed = self.repeated = 0
             self.bad_row = -1
 
         def submit(self, batch: StepBatch, rows: NDArray[np.void]) -> None:
@@ -42,6 +42,14 @@ def make_ahead(fake: SimpleNamespace, **limits: int) -> tuple[Engine, Any]:
             self.queue.append((copy, rows.copy()))
             self.deepest = max(self.deepest, len(self.queue))
             assert len(self.queue) <= 2
+
+        def submit_next(self, rows: NDArray[np.void]) -> bool:
+            before, _ = self.queue[-1]
+            if rows.flags.writeable or not len(before.positions) == len(before.seq_lens):
+                return False
+            self.submit(a_token_on(before), rows)
+            self.repeated += 1
+            return True
 
         def collect(self) -> NDArray[np.int32]:
             batch, rows = self.queue.popleft()
@@ -75,6 +83,15 @@ def make_ahead(fake: SimpleNamespace, **limits: int) -> tuple[Engine, Any]:
     bounds = Limits(**chosen)  # type: ignore[arg-type]
     device = AheadDevice(bounds.num_pages, bounds.page_size, bounds.max_step_tokens, VOCAB)
     return Engine(Executor(device, bounds), bounds), device
+
+
+def a_token_on(before: StepBatch) -> StepBatch:
+    """A decode step that continues another within its pages."""
+    batch = StepBatch(**{name: array.copy() for name, array in vars(before).items()})
+    batch.token_ids[:] = -1 - np.arange(len(batch.token_ids))
+    for array in (batch.positions, batch.slots, batch.seq_lens):
+        array += 1
+    return batch
 
 
 def drive(engine: Engine, arrivals: list[tuple[int, list[int], SamplingParams, int]]) -> Answers:
@@ -119,11 +136,13 @@ arrivals = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(arrivals=arrivals, pages=st.integers(9, 24))
+@given(arrivals=arrivals, pages=st.integers(9, 24), repeats=st.booleans())
 def test_the_same_tokens_as_one_step_at_a_time(
-    fake: SimpleNamespace, arrivals: list[Any], pages: int
+    fake: SimpleNamespace, arrivals: list[Any], pages: int, repeats: bool
 ) -> None:
     ahead, device = make_ahead(fake, num_pages=pages)
+    if not repeats:
+        ahead._executor._repeats = None
     plain, _ = make_ahead(fake, num_pages=pages)
     plain._executor.can_run_ahead = False
     assert drive(ahead, arrivals) == drive(plain, arrivals)
@@ -145,6 +164,22 @@ def test_a_stop_token_costs_one_step_and_no_token(fake: SimpleNamespace) -> None
     tokens, reason = drive(engine, [(0, [5, 6], params, -1)])["r0"]
     assert reason == "stop" and tokens == expected[: expected.index(expected[5]) + 1]
     assert device.num_steps == len(tokens) + 1
+
+
+@pytest.mark.parametrize("at", range(4, 8))
+def test_a_token_that_ends_only_others_breaks_a_run_and_no_more(
+    fake: SimpleNamespace, at: int
+) -> None:
+    """The device repeats steps, so the arrays of the host lag when the run begins again."""
+    engine, device = make_ahead(fake)
+    expected = fake.expected_tokens([1, 1], 12, VOCAB)
+    others = fake.expected_tokens([3, 14], 12, VOCAB)
+    assert expected[at] not in others
+    goes_on = SamplingParams(max_tokens=12)
+    ends = SamplingParams(max_tokens=12, stop_token_ids=[expected[at]])
+    answers = drive(engine, [(0, [1, 1], goes_on, -1), (0, [3, 14], ends, -1)])
+    assert answers == {"r0": (expected, "length"), "r1": (others, "length")}
+    assert device.repeated > 2
 
 
 @pytest.mark.parametrize("abort_at", [1, 2, 3])
@@ -188,3 +223,13 @@ def test_rows_that_need_the_host_are_run_one_by_one(fake: SimpleNamespace) -> No
     answers = drive(engine, [(0, [7, 8], params, -1)])
     assert answers["r0"][0] == fake.expected_tokens([7, 8], 6, VOCAB)
     assert device.deepest == 0
+
+
+def test_a_prompt_whose_last_token_comes_alone_notes_its_first_token(fake: SimpleNamespace) -> None:
+    """The rest of a prompt looks like decoding, so a run may begin with it."""
+    engine, _ = make_ahead(fake, max_step_tokens=8)
+    engine.add_request("a", list(range(9)), SamplingParams(max_tokens=12))
+    outputs = []
+    while not outputs:
+        outputs = engine.step()
+    assert outputs[0].timing.first_token is not None
