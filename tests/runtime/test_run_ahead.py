@@ -45,7 +45,7 @@ def make_ahead(fake: SimpleNamespace, **limits: int) -> tuple[Engine, Any]:
 
         def submit_next(self, rows: NDArray[np.void]) -> bool:
             before, _ = self.queue[-1]
-            if rows.flags.writeable or not len(before.positions) == len(before.seq_lens):
+            if rows.flags.writeable or len(before.positions) != len(before.seq_lens):
                 return False
             self.submit(a_token_on(before), rows)
             self.repeated += 1
