@@ -5,7 +5,7 @@ Three servers take turns: the whole load without the cache, the whole load with 
 prompt costs. Predicted are the seconds without the cache, less the price of the tokens that were
 reused. That asks for more than the price of the steps that remain would: what only decodes must
 cost no more with the cache than it did beside the prefill of others, which fills steps to the brim.
-It can where as many requests run at once as the load has.
+As keys and values that several requests share are read once for all of them, it does.
 """
 
 from __future__ import annotations

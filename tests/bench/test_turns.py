@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import signal
 from typing import Any, cast
@@ -12,6 +13,7 @@ from sglk.bench.edges import Edges
 from sglk.bench.load_client import Result, Target
 from sglk.bench.server_process import Served
 from sglk.bench.turns import Load, in_turns
+from sglk.cli import serve
 
 
 class Process:
@@ -89,3 +91,13 @@ def test_the_cache_must_gain_what_the_saved_tokens_cost(
     assert figures["predicted_speed_up"] == 3.0 and figures["speed_up"] == round(12 / cached, 3)
     assert figures["share_of_predicted"] == round(4 / cached, 3)
     assert figures["ok"] is ok
+
+
+def test_a_server_that_is_stopped_between_turns_ends_and_refuses_nothing() -> None:
+    options = argparse.Namespace(running=8, kv_memory=2**20)
+    given = serve_shared.server_options(options, [[1] * 600] * 40)
+    asked = serve.make_parser().parse_args(["model.sglk", *given])
+    assert asked.max_running == 8 and asked.max_queued == 40
+    assert asked.max_queued_tokens >= 40 * 600
+    stalls = ("read_timeout", "write_timeout", "queue_timeout", "request_timeout")
+    assert {getattr(asked, name) for name in stalls} == {serve_shared.STALL_S}
