@@ -47,9 +47,9 @@ class ShortTexts:
         form = tokenizer.encode(text, add_special_tokens=False).tokens
         if _STRANGER in form:
             return None
-        tokens = self.tables.within("".join(form))
+        tokens = self.tables.model_tokens("".join(form))
         merges = self.tables.merges(tokens)
-        tokenizer.model = BPE(tokens | self._fallbacks | names, merges, **self._options())
+        tokenizer.model = BPE(tokens | self._fallbacks, merges, **self._options())
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
@@ -89,5 +89,5 @@ class ShortTexts:
         names = [self._model.get("unk_token") or ""]
         if self._model.get("byte_fallback"):
             names += [f"<0x{byte:02X}>" for byte in range(256)]
-        found = self.tables.within(" ".join(names))
+        found = self.tables.model_tokens(" ".join(names))
         return {name: found[name] for name in names if name in found}

@@ -13,7 +13,7 @@ count), padding to 8 bytes, tables. Everything is little-endian.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)
 """Base of the polynomial over code points, modulo 2**64, that is a token's hash."""
 _FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 """Bits of an added token, from the lowest."""
+_OUTSIDE = 1 << len(_FLAGS)
+"""The bit of one that is no token of the model: it comes up where it is found in a text alone."""
 _TABLES = {
     "text": "<u1",  # UTF-8 of all tokens by id
     "ends": "<u4",  # where each ends
@@ -60,7 +62,7 @@ def make_vocabulary(tokenizer_json: bytes) -> bytes | None:
     rest = {key: value for key, value in model.items() if key not in ("vocab", "merges")}
     tables = _token_tables(ids) | _merge_tables(ids, merges)
     tables["added"] = np.array([token["id"] for token in added], "<u4")
-    tables["flags"] = np.array([_pack_flags(token) for token in added], "<u1")
+    tables["flags"] = np.array([_pack_flags(token, model["vocab"]) for token in added], "<u1")
     return _pack(content | {"added_tokens": [], "model": rest}, tables)
 
 
@@ -69,8 +71,9 @@ def _parts(merge: str | Sequence[str]) -> tuple[str, str]:
     return left, right
 
 
-def _pack_flags(token: Mapping[str, Any]) -> int:
-    return sum(bool(token[flag]) << bit for bit, flag in enumerate(_FLAGS))
+def _pack_flags(token: Mapping[str, Any], vocabulary: Container[str]) -> int:
+    flags = sum(bool(token[flag]) << bit for bit, flag in enumerate(_FLAGS))
+    return flags if token["content"] in vocabulary else flags | _OUTSIDE
 
 
 def _token_tables(ids: Mapping[str, int]) -> dict[str, NDArray[Any]]:
@@ -158,6 +161,7 @@ class VocabularyTables:
         self._tables = tables
         self._text = data[start:]
         self._added = {int(token): int(flag) for token, flag in zip(*self._pairs(), strict=True)}
+        self._outside = {token for token, flags in self._added.items() if flags & _OUTSIDE}
 
     def _pairs(self) -> tuple[list[int], list[int]]:
         return self._tables["added"].tolist(), self._tables["flags"].tolist()
@@ -194,6 +198,10 @@ class VocabularyTables:
                 if self.token(token_id) == name:
                     found[name] = token_id
         return found
+
+    def model_tokens(self, text: str) -> dict[str, int]:
+        """Of the tokens `within` a text those that the model itself may choose."""
+        return {name: at for name, at in self.within(text).items() if at not in self._outside}
 
     def merges(self, tokens: Mapping[str, int]) -> list[tuple[str, str]]:
         """The merges that make these tokens, the first ones first; their parts are among them."""

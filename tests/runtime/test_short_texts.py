@@ -27,6 +27,7 @@ WORDS = [
     "<|im_start|>",
     "<MARK>",
     "<mark>",
+    "<S>",
     "\n",
     "  ",
     "ﬁ",
@@ -103,6 +104,26 @@ def test_names_and_special_tokens_are_those_of_the_whole_tokenizer(
     assert quick.decoder_steps == plain.decoder_steps
     ids = whole.encode("hello 🙂 world").ids
     assert quick.decode(ids) == plain.decode(ids)
+
+
+@pytest.mark.parametrize("text", ["<S>", "a</S> b", "Hello <|IM_START|>"])
+def test_an_added_token_that_another_form_of_a_text_holds_is_none(
+    shouting: tokenizers.Tokenizer, text: str
+) -> None:
+    """Lower case, these are words, and the model takes the words it knows whole."""
+    found = ShortTexts(tables_of(shouting)).encode(text)
+    assert found == shouting.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("text", ["a你b", "你", "a 你 b"])
+def test_an_added_character_is_none_of_the_model(text: str) -> None:
+    vocab = {"<unk>": 0, "a": 1, "b": 2, "\u2581": 3}
+    vocab |= {f"<0x{byte:02X}>": 4 + byte for byte in range(256)}
+    model = models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token="<unk>")
+    whole = tokenizers.Tokenizer(model)
+    whole.add_tokens([AddedToken("你", single_word=True, normalized=False)])
+    found = ShortTexts(tables_of(whole)).encode(text)
+    assert found == whole.encode(text, add_special_tokens=False).ids
 
 
 def _unread() -> tokenizers.Tokenizer:
