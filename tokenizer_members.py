@@ -39,18 +39,27 @@ def tokenizer_members(files: TokenizerFiles) -> dict[str, bytes]:
 
 
 def _agrees(tables: bytes, tokenizer_json: bytes) -> bool:
-    """Whether the tables give the ids that the tokenizer itself gives, for every probe.
+    """Whether the tables give the ids that the tokenizer itself gives.
 
-    Without them the artifact is as right, and starts later.
+    Every added token and every probe is looked at. The library numbers added tokens in order, or
+    as the model does, whatever the file says. Without the tables the artifact is as right, and
+    starts later.
     """
     import tokenizers
 
-    shorts = ShortTexts(VocabularyTables(memoryview(tables)))
+    vocabulary = VocabularyTables(memoryview(tables))
+    shorts = ShortTexts(vocabulary)
     whole = tokenizers.Tokenizer.from_buffer(tokenizer_json)
     whole.no_truncation()
     whole.no_padding()
-    added = list(whole.get_added_tokens_decoder().values())[:_MOST_MARKED]
-    marked = "hi".join(["", *(token.content for token in added), " "])
+    added = {id: token.content for id, token in whole.get_added_tokens_decoder().items()}
+    for token_id, content in added.items():
+        if vocabulary.token(token_id) != content:
+            log.warning(
+                "tokenizer: %r is not %d in its file: no tables are made", content, token_id
+            )
+            return False
+    marked = "hi".join(["", *list(added.values())[:_MOST_MARKED], " "])
     for text in (*PROBES, marked):
         found = shorts.encode(text)
         if found is not None and found != whole.encode(text, add_special_tokens=False).ids:

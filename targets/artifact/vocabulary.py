@@ -54,7 +54,7 @@ def make_vocabulary(tokenizer_json: bytes) -> bytes | None:
     marks = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
     if model.get("type") != "BPE" or any(model.get(mark) for mark in marks):
         return None
-    added = content["added_tokens"]
+    added = content.get("added_tokens", [])
     ids = model["vocab"] | {token["content"]: token["id"] for token in added}
     merges = [_parts(merge) for merge in model["merges"]]
     if not ids or any(part not in ids for pair in merges for part in (*pair, "".join(pair))):
