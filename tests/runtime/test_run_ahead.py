@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sglk.errors import DeviceError
 from sglk.runtime.admission import Limits
+from sglk.runtime.answer import Output
 from sglk.runtime.engine import Engine
 from sglk.runtime.executor import Executor
 from sglk.runtime.request import SamplingParams
@@ -229,7 +230,7 @@ def test_a_prompt_whose_last_token_comes_alone_notes_its_first_token(fake: Simpl
     """The rest of a prompt looks like decoding, so a run may begin with it."""
     engine, _ = make_ahead(fake, max_step_tokens=8)
     engine.add_request("a", list(range(9)), SamplingParams(max_tokens=12))
-    outputs = []
+    outputs: list[Output] = []
     while not outputs:
         outputs = engine.step()
     assert outputs[0].timing.first_token is not None
