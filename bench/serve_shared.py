@@ -23,7 +23,7 @@ from sglk.bench.server_process import Served, serve_command, serving
 from sglk.bench.turns import Load, in_turns
 
 SHARED_BOUND = 0.9
-PRICED = 4
+PRICED = 2
 STALL_S = 3600
 """A server that is stopped between its turns ends no request."""
 
@@ -44,13 +44,17 @@ def shared_prompts(options: argparse.Namespace) -> list[list[int]]:
     return prompts
 
 
+def _size(prompts: Sequence[list[int]]) -> int:
+    return sum(map(len, prompts))
+
+
 def server_options(options: argparse.Namespace, prompts: Sequence[list[int]]) -> list[str]:
     """Of all three servers: nothing is refused, nothing ends for the time it takes."""
     limits = {
         "max-running": options.running,
         "kv-memory": options.kv_memory,
         "max-queued": len(prompts),
-        "max-queued-tokens": 2 * sum(map(len, prompts)),
+        "max-queued-tokens": 2 * _size(prompts),
         **dict.fromkeys(("read-timeout", "write-timeout", "queue-timeout"), STALL_S),
         "request-timeout": STALL_S,
     }
@@ -66,9 +70,11 @@ def shared(options: argparse.Namespace) -> dict[str, Any]:
     with serving(plain, "m") as first, serving(plain, "m") as second, serving(cached, "m") as third:
         for served in (first, second, third):
             ask(served.target, [[each + 1 for each in prompt] for prompt in prompts[:2]], 4)
-        whole = Load("without", first, prompts, new, BODY)
-        priced = Load("prefill", second, prompts[::PRICED], 1, BODY)
-        reused = Load("with", third, prompts, new, BODY)
+        answers, some = new * len(prompts), prompts[::PRICED]
+        once = options.groups * options.shared + options.own * len(prompts)
+        whole = Load("without", first, prompts, new, BODY, _size(prompts) + answers)
+        priced = Load("prefill", second, some, 1, BODY, _size(some))
+        reused = Load("with", third, prompts, new, BODY, once + answers)
         in_turns([whole, priced, reused], Edges(options.at_edge))
         preempted = [_preemptions(served) for served in (first, third)]
     for load, count in ((whole, new), (priced, 1), (reused, new)):
@@ -79,10 +85,10 @@ def shared(options: argparse.Namespace) -> dict[str, Any]:
         "turns": [load.num_turns for load in (whole, priced, reused)],
         "preemptions": preempted,
         **compared(
-            num_prompt=sum(map(len, prompts)),
+            num_prompt=_size(prompts),
             saved=sum(result.num_cached for result in reused.results),
             without=whole.seconds,
-            price=priced.seconds / sum(map(len, prompts[::PRICED])),
+            price=priced.seconds / priced.work,
             cached=reused.seconds,
             same=[a.text == b.text for a, b in zip(whole.results, reused.results, strict=True)],
         ),

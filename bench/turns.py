@@ -1,8 +1,10 @@
 """Loads on several servers in turns: what becomes of the machine meanwhile meets all of them alike.
 
 All servers are stopped but the one whose turn it is, so each has the machine to itself and only its
-own turns count. The next turn is for the load that is least through, so all end together: a machine
-that is slower for some minutes is so for the same share of every load.
+own turns count. The next turn is for the load that had fewest for its work: the turns of each lie
+evenly in time and all end about together. A machine that is slower for some minutes is so for the
+same share of every load. (Not for the load with the fewest answers: those come late, so a load of
+short answers would have its turns at the end.)
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ WINDOW_S = 50.0
 
 
 class Load:
-    """Prompts for one server, all at once, answered in its turns."""
+    """Prompts for one server, all at once, answered in its turns; ``work`` in tokens to compute."""
 
     def __init__(
         self,
@@ -34,21 +36,22 @@ class Load:
         prompts: Sequence[list[int]],
         new: int,
         body: dict[str, Any],
+        work: int,
     ) -> None:
         self.name = name
+        self.work = work
         self.seconds = 0.0
         """That its turns have taken."""
         self.num_turns = 0
         self.results = [Result() for _ in prompts]
         self._served = served
         self._bodies = [{"prompt": prompt, "max_tokens": new, **body} for prompt in prompts]
-        self._num_tokens = new * len(prompts)
         self._sent: asyncio.Future[list[Result]] | None = None
 
     @property
-    def progress(self) -> float:
-        """Share of the tokens that have come."""
-        return sum(result.num_pieces for result in self.results) / self._num_tokens
+    def had(self) -> float:
+        """Turns for each token of its work."""
+        return self.num_turns / self.work
 
     @property
     def is_done(self) -> bool:
@@ -114,7 +117,7 @@ async def _in_turns(loads: Sequence[Load], edges: Edges, turn_s: float, window_s
                 while left and time.perf_counter() < until:
                     for load in loads:
                         load.stop()  # who stops and continues others may have continued it
-                    await min(left, key=lambda load: load.progress).turn(turn_s)
+                    await min(left, key=lambda load: load.had).turn(turn_s)
                     left = [load for load in left if not load.is_done]
     finally:
         for load in loads:
