@@ -48,6 +48,9 @@ class ShortTexts:
         if _STRANGER in form:
             return None
         tokens = self.tables.model_tokens("".join(form))
+        characters = {part for part in form if len(part) == 1} - names.keys()
+        if not self._covers_all and not tokens.keys() >= characters:
+            return None  # the model drops a character, and its neighbours may merge
         merges = self.tables.merges(tokens)
         tokenizer.model = BPE(tokens | self._fallbacks, merges, **self._options())
         ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
@@ -82,6 +85,12 @@ class ShortTexts:
     def _options(self) -> dict[str, Any]:
         keys = ("unk_token", "fuse_unk", "byte_fallback", "ignore_merges")
         return {key: self._model[key] for key in keys if self._model.get(key) is not None}
+
+    @functools.cached_property
+    def _covers_all(self) -> bool:
+        """Whether there is a token for every character."""
+        has_bytes = self._model.get("byte_fallback") and len(self._fallbacks) >= 256
+        return bool(has_bytes) or self._model.get("unk_token") is not None
 
     @functools.cached_property
     def _fallbacks(self) -> dict[str, int]:

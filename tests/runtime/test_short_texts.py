@@ -126,6 +126,15 @@ def test_an_added_character_is_none_of_the_model(text: str) -> None:
     assert found == whole.encode(text, add_special_tokens=False).ids
 
 
+def test_a_text_with_characters_that_the_model_drops_is_left_to_the_whole() -> None:
+    """Nothing stands between a and b then, so they merge."""
+    model = models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")])
+    whole = tokenizers.Tokenizer(model)
+    assert whole.encode("a-b").ids == [2]
+    shorts = ShortTexts(tables_of(whole))
+    assert shorts.encode("a-b") is None and shorts.encode("ab") == [2]
+
+
 def _unread() -> tokenizers.Tokenizer:
     raise AssertionError("the whole tokenizer was read for a short text")
 
