@@ -52,7 +52,14 @@ def _agrees(tables: bytes, tokenizer_json: bytes) -> bool:
     whole = tokenizers.Tokenizer.from_buffer(tokenizer_json)
     whole.no_truncation()
     whole.no_padding()
-    added = {id: token.content for id, token in whole.get_added_tokens_decoder().items()}
+    decoder = whole.get_added_tokens_decoder()
+    added = {id: token.content for id, token in decoder.items()}
+    if whole.normalizer is not None:
+        loose = [t.content for t in decoder.values() if t.normalized]
+        if len({whole.normalizer.normalize_str(each) for each in loose}) < len(loose):
+            # Which of them such a text means, the library decides by the order of all.
+            log.warning("tokenizer: added tokens are alike when normalized: no tables are made")
+            return False
     for token_id, content in added.items():
         if vocabulary.token(token_id) != content:
             log.warning(

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from sglk.frontend.tokenizer_files import TokenizerFiles, generation_facts
 from sglk.tokenizer_members import tokenizer_members
-from tokenizers import models
+from tokenizers import AddedToken, models, normalizers
 
 
 def content(num_added: int) -> dict[str, Any]:
@@ -37,6 +37,15 @@ def test_ids_that_the_library_gives_anew_are_in_no_table(number: int) -> None:
     found = content(100)
     found["added_tokens"][number]["id"] = 500
     assert not has_tables(found)
+
+
+@pytest.mark.parametrize(("other", "made"), [("<M>", False), ("<n>", True)])
+def test_added_tokens_that_normalizing_makes_one_are_in_no_table(other: str, made: bool) -> None:
+    model = models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")], unk_token="a")
+    whole = tokenizers.Tokenizer(model)
+    whole.normalizer = normalizers.Lowercase()
+    whole.add_tokens([AddedToken(name, normalized=True) for name in ("<m>", other)])
+    assert has_tables(json.loads(whole.to_str())) is made
 
 
 def test_a_file_may_say_nothing_of_added_tokens() -> None:
