@@ -155,6 +155,17 @@ def test_the_whole_tokenizer_is_read_when_there_is_more(byte_level: tokenizers.T
     assert reads == [1]
 
 
+def test_a_server_has_the_whole_tokenizer_read_at_once(byte_level: tokenizers.Tokenizer) -> None:
+    reads = []
+
+    def whole() -> tokenizers.Tokenizer:
+        reads.append(1)
+        return byte_level
+
+    Tokenizer(whole, GenerationConfig(), tables_of(byte_level)).read()
+    assert reads == [1]
+
+
 @pytest.mark.parametrize("change", [{"dropout": 0.1}, {"end_of_word_suffix": "</w>"}])
 def test_other_kinds_have_no_tables(
     byte_level: tokenizers.Tokenizer, word_piece: tokenizers.Tokenizer, change: dict[str, object]
