@@ -14,9 +14,9 @@
     python bench/serve_load.py restart ARTIFACT
         kill -9 under load, then a new start: ready within 2 s of load time, no file left behind
     python bench/serve_load.py hour ARTIFACT [--minutes 60] [--window 55] [--at-edge COMMAND]
-        mixed lengths: steps per second of the last window within 3 % of the first one's, or of a
-        fresh server's beside it where the machine has changed. Each measured window is announced,
-        and COMMAND is run with "begin NAME" and "end NAME", so that the machine can be kept quiet
+        mixed lengths: in the end at most 3 % fewer steps per second than a fresh server beside it.
+        Each measured window is announced, and COMMAND is run with "begin NAME" and "end NAME", so
+        that the machine can be kept quiet
     python bench/serve_load.py load URL --model NAME [--rate 4] [--requests 200]
         Poisson arrivals in groups with shared prefixes: percentiles of TTFT and ITL, tokens/s
     python bench/serve_load.py soak [--requests 10000]
