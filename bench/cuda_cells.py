@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,6 +36,11 @@ class Served(NamedTuple):
 Serve = Callable[[Prompts, int, bool], Served]
 PROMPTS = 5
 """Prompts whose first tokens are timed, one after the other."""
+REST_S = 2.0
+"""Before these: a chip that has worked at its limit of power is slower for about so long."""
+WARM = "warm: "
+WARM_S, WARM_PROMPT = 1.0, 8192
+"""How long a chip works on prompts of how many tokens, until it is warm."""
 NEW = 128
 """Tokens of an answer where decoding is measured."""
 SHORT = 128
@@ -64,15 +70,29 @@ def ids(rng: random.Random, count: int, vocab: int) -> list[int]:
 def first_token(prompt: int) -> Cell:
     """Time to the only token of an answer, alone: the median of five, after one of that length.
 
-    A single one depends on what came before it: a chip that has worked at its limit of power is
-    slower for a while, by up to a fifth.
+    The chip has rested, whatever was measured before: one that has worked at its limit of power is
+    slower for a while, by up to a fifth. `first_token_warm` tells what it takes then.
     """
 
     def measure(serve: Serve, rng: random.Random, vocab: int) -> float:
+        time.sleep(REST_S)
         times = [serve([ids(rng, prompt, vocab)], 1, True).seconds for _ in range(1 + PROMPTS)]
         return 1e3 * statistics.median(times[1:])
 
     return Cell(f"first token after {prompt}", "ms", measure, 1, prompt)
+
+
+def first_token_warm(prompt: int) -> Cell:
+    """As `first_token`, right after a second of prompts of 8,192."""
+
+    def measure(serve: Serve, rng: random.Random, vocab: int) -> float:
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < WARM_S:
+            serve([ids(rng, WARM_PROMPT, vocab)], 1, True)
+        times = [serve([ids(rng, prompt, vocab)], 1, True).seconds for _ in range(1 + PROMPTS)]
+        return 1e3 * statistics.median(times[1:])
+
+    return Cell(f"{WARM}first token after {prompt}", "ms", measure, 1, prompt)
 
 
 def decode(concurrency: int, prompt: int = SHORT) -> Cell:
@@ -134,6 +154,7 @@ def shared_prefix(reuse: bool) -> Cell:
 def all_cells() -> Iterator[Cell]:
     """In the order of the table."""
     yield from (first_token(n) for n in (128, 512, 2048, 8192))
+    yield from (first_token_warm(n) for n in (512, 2048))
     yield from (decode(n) for n in (1, 8, 64, 256))
     yield host_time(64)
     yield decode(1, 8192)

@@ -1,16 +1,17 @@
 """Programs beside a model's own, made by hand: tokens from logits, and weights from seeds.
 
-    argmax        logits f32 [rows, vocab] -> ids i32 [rows]: greedy tokens
+    argmax        logits f32 [rows, vocab] -> ids i32 [rows]: greedy tokens, also for the host
     sample        logits, top_k, temperature, lowest, top_p, uniform [rows] -> ids: random tokens
     adjust_logits logits, lists of tokens for each of some rows: bias, penalties, forbidden tokens
     mask_logits   logits, masks i32 [masked, cdiv(vocab, 32)] of some rows: allowed tokens
-    place_tokens  token_ids i32 [tokens], ids: tokens that the step before chose go in their places
+    place_tokens  inputs of a step, ids: tokens that the step before chose go in their places
     fill_<dtype>  count, seed, step, mean -> weight [count]; the last three are 32 bits of numbers
     expand_<type> blocks u8 [count, bytes of a block] -> weight bf16: blocks as stored in a file
 
 The device (device/recipes.py) runs "place_tokens" and one of the first two in one graph with the
 step, or what changes and chooses after it (device/choices.py). "logits" is the step's output,
-changed in place, "token_ids" its input, "ids" what the last step chose, "weight" any weight.
+changed in place, "ids" what the last step chose, "turn" and "landing" as in step_inputs.py and
+argmax_rows.py, "weight" any weight.
 """
 
 from __future__ import annotations
@@ -39,8 +40,12 @@ DRAW_CHUNK, DRAW_TILE, DRAW_ROOM, DRAW_GROUP = 4096, 1024, 8192, 64
 ADJUST_BLOCK, MASK_BLOCK = 256, 1024
 """Tokens of a list, and of the vocabulary, that a program changes at a time."""
 PLACE_BLOCK = 256
+TURN_WORDS = 8
+"""Of "turn": six, to a whole sector."""
 MAX_ROWS = 1 << 30
 """The device checks where tokens point to; this is for kernels alone."""
+MOVED = ("token_ids", "positions", "slots", "seq_lens")
+"""Inputs of a step that differ from those of the one before where all sequences decode."""
 FILLED = ("bf16", "f32")
 EXPANDED_AT_ONCE = 2048
 """Elements that one program makes of blocks."""
@@ -88,7 +93,8 @@ def argmax(vocab_size: int, target: Target) -> Entry:
     constants = {"VOCAB": vocab_size, "CHUNK": ARGMAX_CHUNK}
     memory = {"logits": logits, "bests": bests, "places": places}
     maker.call("argmax_rows.best_of_parts", (str(parts), "rows", "1"), memory, constants)
-    memory = {"bests": bests, "places": places, "tokens": ids}
+    memory = {"bests": bests, "places": places, "turn": maker.turn(), "tokens": ids}
+    memory["landing"] = maker.buffer("input", "landing", "i32")  # of all slots; a step fills one
     constants = {"PARTS": parts, "BLOCK": _power_of_two(parts)}
     maker.call("argmax_rows.best_of_row", ("rows", "1", "1"), memory, constants, num_warps=1)
     return maker.entry("argmax")
@@ -164,10 +170,9 @@ def mask_logits(vocab_size: int, target: Target) -> Entry:
 def place_tokens(target: Target) -> Entry:
     """See step_inputs.py."""
     maker = _Maker(target, "tokens")
-    memory = {
-        "token_ids": maker.buffer("input", "token_ids", "i32"),
-        "chosen": maker.buffer("input", "ids", "i32", size="1"),
-    }
+    memory = {name: maker.buffer("input", name, "i32") for name in MOVED[:-1]}
+    memory |= {name: maker.buffer("input", name, "i32", size="1") for name in MOVED[-1:]}
+    memory |= {"turn": maker.turn(), "chosen": maker.buffer("input", "ids", "i32", size="1")}
     grid = (f"cdiv(tokens, {PLACE_BLOCK})", "1", "1")
     numbers = {"tokens": Arg("i32", "tokens"), "rows": Arg("i32", str(MAX_ROWS))}
     constants = {"BLOCK": PLACE_BLOCK}
@@ -227,6 +232,10 @@ class _Maker:
             self._end = f"{offset} + align({num_bytes}, {ALIGNMENT})"
         self._buffers[name] = Buffer(name, dtype, shape, kind, offset, num_bytes)
         return name
+
+    def turn(self) -> str:
+        """The input "turn" of step_inputs.py."""
+        return self.buffer("input", "turn", "i32", TURN_WORDS, size="1")
 
     def call(
         self,

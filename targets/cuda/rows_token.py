@@ -12,7 +12,7 @@ from ...ir.ops.rope import Rope
 from ...ir.target import Target
 from ..lowering import Lowering, Operand, f32
 from ..rows.linear import row_count, row_ranges, vector
-from ..rows.token import emit_nothing, emit_rope_table, next_power_of_two, width
+from ..rows.token import emit_nothing, next_power_of_two, rope_table_operands, width
 from ..table import OperatorRow, always
 from .dependent import launch_options
 from .fp8_rows import fp8_parts, warps_for
@@ -58,8 +58,10 @@ def _gather(ctx: Lowering, table: Operand, node: Node, rows: object, k: int) -> 
         "y": ctx.memory(node.outputs[0]),
         "scale": f32(1.0),
     }
-    constants = {"K": k, "BLOCK": min(GATHER_BLOCK, next_power_of_two(k))}
-    ctx.launch("embedding.gather_rows", (as_dim(rows), 1, 1), arguments, constants)
+    pdl, options = launch_options(ctx.target)
+    constants = {"K": k, "BLOCK": min(GATHER_BLOCK, next_power_of_two(k)), **pdl}
+    grid = (as_dim(rows), 1, 1)
+    ctx.launch("row_tables.gather_rows", grid, arguments, constants, None, options)
 
 
 # Norms ----------------------------------------------------------------------------------------
@@ -145,6 +147,17 @@ def _norm(
 
 
 # Rotary embedding -----------------------------------------------------------------------------
+
+
+def emit_rope_table(node: Node, ctx: Lowering) -> None:
+    positions, inv_freq = node.inputs
+    half = width(inv_freq)
+    pdl, options = launch_options(ctx.target)
+    constants = {"HALF": half, "BLOCK_HALF": next_power_of_two(half), **pdl}
+    grid = (positions.type.size, 1, 1)
+    ctx.launch(
+        "row_tables.rope_table", grid, rope_table_operands(node, ctx), constants, None, options
+    )
 
 
 def emit_rope(node: Node, ctx: Lowering) -> None:

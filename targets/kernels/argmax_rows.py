@@ -1,7 +1,9 @@
 """The largest logit of each row, for GPUs: a row is shared by many programs.
 
 Layouts: logits f32 or bf16 [rows, VOCAB]; bests f32 and places i32 [rows, PARTS]; tokens i32
-[rows], PARTS = cdiv(VOCAB, CHUNK).
+[rows], PARTS = cdiv(VOCAB, CHUNK). The tokens also go to a slot of `landing` i32 [slots, rows of
+each], which may be memory of the host; `turn` says which one, and is left as the step after this
+one needs it (`step_inputs.py`).
 Grid: best_of_parts (PARTS, rows, 1), then best_of_row (rows, 1, 1).
 Ties go to the lowest id; a row with a NaN, or whose largest is not finite, gives -1.
 Limits: CHUNK and BLOCK powers of two, BLOCK >= PARTS.
@@ -40,7 +42,10 @@ def best_of_parts(
 
 
 @triton.jit
-def best_of_row(bests, places, tokens, PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+def best_of_row(
+    bests, places, turn, landing, tokens,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """The first of the largest of a row's parts."""
     if PDL:
         gdc_wait()
@@ -52,4 +57,10 @@ def best_of_row(bests, places, tokens, PARTS: tl.constexpr, BLOCK: tl.constexpr,
     place = tl.load(places + at, mask=part < PARTS, other=NONE)
     best = tl.max(x, 0)
     token = tl.min(tl.where(x == best, place, NONE), 0)
-    tl.store(tokens + row, tl.where(tl.abs(best) < float("inf"), token, -1))
+    token = tl.where(tl.abs(best) < float("inf"), token, -1)
+    tl.store(tokens + row, token)
+    slot = tl.load(turn + 5)
+    tl.store(landing + slot * tl.load(turn + 4) + row, token)
+    if row == 0:
+        tl.store(turn, 1)
+        tl.store(turn + 2, (slot + 1) % tl.load(turn + 3))

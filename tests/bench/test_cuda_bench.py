@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from sglk.bench.cuda_cells import EACH, GROUPS, Prompts, Served, all_cells
+from sglk.bench import cuda_cells
+from sglk.bench.cuda_cells import EACH, GROUPS, WARM, Prompts, Served, all_cells
 from sglk.bench.cuda_cells import DecodeStep as Step
 from sglk.bench.cuda_demands import DEMANDS, START, cells_of, verdicts
 
@@ -28,7 +29,10 @@ def serve(prompts: Prompts, new: int, reuse: bool) -> Served:
         ("shared prefix, cache on", 256 * 1216 / 0.320),
     ],
 )
-def test_cells_count_what_they_say(name: str, wanted: float) -> None:
+def test_cells_count_what_they_say(
+    name: str, wanted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_cells, "REST_S", 0.0)
     assert CELLS[name].measure(serve, random.Random(1), 1000) == pytest.approx(wanted)
 
 
@@ -46,7 +50,24 @@ def test_prefixes_are_shared_within_groups_only() -> None:
 
 def test_every_demand_is_a_cell_or_the_start() -> None:
     for model, demands in DEMANDS.items():
-        assert {cell.name for cell in cells_of(model)} == set(demands) - {START}
+        names = {cell.name for cell in cells_of(model)}
+        assert {name for name in names if not name.startswith(WARM)} == set(demands) - {START}
+
+
+def test_first_tokens_are_measured_on_a_rested_and_on_a_warm_chip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cuda_cells, "WARM_S", 1e-6)
+    monkeypatch.setattr(cuda_cells, "REST_S", 1e-6)
+    asked: list[int] = []
+
+    def remember(prompts: Prompts, new: int, reuse: bool) -> Served:
+        asked.append(len(prompts[0]))
+        return Served(1.0)
+
+    for name in ("first token after 512", f"{WARM}first token after 512"):
+        CELLS[name].measure(remember, random.Random(1), 50_000)
+    assert set(asked[:6]) == {512} and asked[6] == 8192 and set(asked[-6:]) == {512}
 
 
 def test_a_must_is_missed_by_the_median() -> None:

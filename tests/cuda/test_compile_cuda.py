@@ -115,10 +115,10 @@ def test_a_step_runs_on_the_null_driver(
 
 
 def test_kernels_become_packs_for_each_arch_once(tmp_path: Path) -> None:
-    options = (("aligned", ("token_ids",)), ("num_stages", 1), ("num_warps", 4))
-    signature = (("token_ids", "*i32"), ("chosen", "*i32"), ("tokens", "i32"), ("rows", "i32"))
-    constants = (("BLOCK", 64), ("PDL", 0))
-    kernel = Kernel("step_inputs.place_tokens", signature, constants, options)
+    options = (("aligned", ("x",)), ("num_stages", 1), ("num_warps", 4))
+    signature = (("x", "*bf16"), ("w", "*bf16"), ("y", "*bf16"), ("eps", "fp32"))
+    constants = (("BLOCK", 64), ("HIDDEN", 64), ("OFFSET", 0.0), ("PDL", 0))
+    kernel = Kernel("row_norm.rmsnorm", signature, constants, options)
     cache = KernelCache(tmp_path)
     steps: list[tuple[int, int]] = []
 
@@ -133,8 +133,8 @@ def test_kernels_become_packs_for_each_arch_once(tmp_path: Path) -> None:
         pack = read_pack(library.data)
         assert set(pack) == {kernel.symbol}
         meta, code = pack[kernel.symbol].meta, bytes(pack[kernel.symbol].data)
-        assert meta["params"] == ["*i32", "*i32", "i32", "i32"]
-        assert meta["entry"] == "place_tokens" and meta["num_warps"] == 4
+        assert meta["params"] == ["*bf16", "*bf16", "*bf16", "fp32"]
+        assert meta["entry"] == "rmsnorm" and meta["num_warps"] == 4
         assert library.resources[kernel.symbol]["spills"] == 0
         assert isinstance(meta["regs"], int) and 8 <= meta["regs"] <= 255
         is_ptx = meta["kind"] == "ptx"

@@ -41,6 +41,16 @@ def start(toy: Any, executable: CudaExecutable, count: int = 3) -> list[list[int
     return [executable.collect().tolist()]
 
 
+def test_a_step_that_follows_is_one_graph(load: Load, toy: Any, driver: NullDriver) -> None:
+    with knobs.override(graphs="trust"):
+        executable = load()
+    start(toy, executable)
+    driver.records.clear()
+    assert executable.submit_next(likeliest_rows(3))
+    kinds = [record.kind for record in driver.records if record.kind != "launch"]
+    assert kinds == ["graph", "record"]
+
+
 @pytest.mark.parametrize("mode", ["off", "check"])
 def test_tokens_are_those_of_steps_with_arrays(load: Load, toy: Any, mode: str) -> None:
     with knobs.override(graphs=mode):

@@ -52,7 +52,7 @@ def lowered(form: str, arch: str = "sm90") -> tuple[Lowering, dict[int | None, l
 
 def test_prompts_multiply_fp8_rows_that_norms_write() -> None:
     lowering, calls = lowered("e4m3_row_f32")
-    last = calls[64].index("embedding.gather_rows", 2)  # from here on the rows of logits alone
+    last = calls[64].index("row_tables.gather_rows", 2)  # from here on the rows of logits alone
     layers = calls[64][:last]
     assert "row_norm.rmsnorm" not in layers
     assert layers.count("row_norm.rmsnorm_fp8") == 3

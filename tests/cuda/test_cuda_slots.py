@@ -47,7 +47,8 @@ def test_more_rows_than_tokens_are_refused(load: Load, toy: Any) -> None:
 
 def test_views_of_many_layouts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "MAX_STAGED", 3)
-    slot = Slot(NullDriver(), 16)
+    driver = NullDriver()
+    slot = Slot(driver, 0, driver.allocate_pinned(64, "tokens"))
     layouts = [StepLayout(padded(StepSizes(n, 1, 4, 1)), 4, 16, 8) for n in range(16, 160, 16)]
     for layout in layouts:
         staged = slot.stage(layout)

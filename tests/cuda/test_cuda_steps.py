@@ -67,9 +67,7 @@ def test_tokens_are_right_in_any_batch(load: Load, toy: Any, mode: str, count: i
         assert text == prompt + greedy(toy, prompt, 10)
 
 
-def test_a_decode_step_is_one_copy_one_graph_and_one_copy_back(
-    load: Load, toy: Any, driver: NullDriver
-) -> None:
+def test_a_decode_step_is_one_copy_and_one_graph(load: Load, toy: Any, driver: NullDriver) -> None:
     executable = load()
     texts = prefill(toy, executable, PROMPTS)
     for _ in range(2):
@@ -77,8 +75,7 @@ def test_a_decode_step_is_one_copy_one_graph_and_one_copy_back(
     driver.records.clear()
     decode(toy, executable, texts, FIRST_PAGES)
     kinds = [record.kind for record in driver.records if record.kind != "launch"]
-    assert kinds == ["copy in", "graph", "copy out", "record", "wait"]
-    assert driver.of("copy out")[0].num_bytes == 4 * len(PROMPTS)
+    assert kinds == ["copy in", "graph", "record", "wait"]
 
 
 def test_a_first_graph_is_compared_and_later_ones_of_the_bucket_are_not(

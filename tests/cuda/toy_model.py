@@ -77,11 +77,13 @@ def step_program() -> Program:
 
 
 def argmax_program() -> Program:
-    call = Call("best", ("rows", "1", "1"), (*memory("logits", "ids"), *numbers("rows")), "argmax")
+    arguments = (*memory("logits", "turn", "landing", "ids"), *numbers("rows"))
+    call = Call("best", ("rows", "1", "1"), arguments, "argmax")
+    logits = buffer("logits", f"rows * {VOCAB}", "input", "f32")
     return Program(
         entry="argmax",
         symbols=("rows",),
-        inputs=(buffer("logits", f"rows * {VOCAB}", "input", "f32"),),
+        inputs=(logits, buffer("turn", "8", "input"), buffer("landing", "3 * rows", "input")),
         outputs=(buffer("ids", "rows", "output"),),
         temps=(), states=(), arena_bytes="0",
         buckets=(Bucket(None, (call,)),),
@@ -103,11 +105,16 @@ def sample_program() -> Program:
 
 
 def place_program() -> Program:
-    arguments = (*memory("token_ids", "ids"), *numbers("tokens"))
+    moved = ("token_ids", "positions", "slots")
+    arguments = (*memory("turn", *moved, "seq_lens", "ids"), *numbers("tokens"))
+    ones = ("turn", "seq_lens", "ids")
     return Program(
         entry="place_tokens",
         symbols=("tokens",),
-        inputs=(buffer("token_ids", "tokens", "input"), buffer("ids", "1", "input")),
+        inputs=(
+            *(buffer(name, "tokens", "input") for name in moved),
+            *(buffer(name, "1", "input") for name in ones),
+        ),
         outputs=(), temps=(), states=(), arena_bytes="0",
         buckets=(Bucket(None, (Call("place", ("1", "1", "1"), arguments, "place"),)),),
     )  # fmt: skip
@@ -159,9 +166,9 @@ PARAMS = {
     "write": ["*i32", "*i32", "*i32", "i32"],
     "attend": ["*i32", "*i32", "*i32", "*i32", "*i32", "i32", "i32", "i32"],
     "head": ["*i32", "*i32", "*bf16", "*fp32", "i32", "fp32"],
-    "best": ["*fp32", "*i32", "i32"],
+    "best": ["*fp32", "*i32", "*i32", "*i32", "i32"],
     "draw": ["*fp32", "*i32", "*fp32", "*i32", "i32"],
-    "place": ["*i32", "*i32", "i32"],
+    "place": ["*i32", "*i32", "*i32", "*i32", "*i32", "*i32", "i32"],
     "adjust": [
         "*fp32", "*i32", "*i32", "*i32", "*fp32", "*i32", "*i32", "*fp32", "*fp32", "*i32", "*i32",
         "i32",
@@ -255,8 +262,12 @@ def head(grid: Grid, words: Sequence[int]) -> None:
 
 
 def best(grid: Grid, words: Sequence[int]) -> None:
-    logits = floats(words[0], words[2] * VOCAB).reshape(words[2], VOCAB)
-    ints(words[1], words[2])[:] = logits.argmax(1)
+    rows, turn = words[4], ints(words[1], 6)
+    ids = floats(words[0], rows * VOCAB).reshape(rows, VOCAB).argmax(1)
+    ints(words[3], rows)[:] = ids
+    _, _, _, num_slots, stride, slot = turn.tolist()
+    ints(words[2] + 4 * slot * stride, rows)[:] = ids
+    turn[[0, 2]] = 1, (slot + 1) % num_slots
 
 
 def draw(grid: Grid, words: Sequence[int]) -> None:
@@ -266,10 +277,15 @@ def draw(grid: Grid, words: Sequence[int]) -> None:
 
 
 def place(grid: Grid, words: Sequence[int]) -> None:
-    ids = ints(words[0], words[2])
+    turn, ids = ints(words[0], 6), ints(words[1], words[6])
+    count = int(turn[0] * turn[1])
     for at, token in enumerate(ids):
-        if token < 0:
-            ids[at] = ints(words[1] + 4 * (-1 - int(token)), 1)[0]
+        row = at if at < count else -1 - int(token)
+        if row >= 0:
+            ids[at] = ints(words[5] + 4 * row, 1)[0]
+    for address in words[2:5]:
+        ints(address, count)[:] += 1
+    turn[5] = turn[2]
 
 
 def adjust(grid: Grid, words: Sequence[int]) -> None:

@@ -50,7 +50,12 @@ def argmax(launch: Launch, logits: Array, sizes: Sizes) -> Array:
     launch(argmax_rows.best_of_parts, (sizes.parts, rows, 1), constants, logits=logits, **given)
     block = 1 << (sizes.parts - 1).bit_length()
     constants = {"PARTS": sizes.parts, "BLOCK": block, "PDL": False}
+    landing, turn = np.full((3, rows + 2), -7, np.int32), np.array([0, 0, 2, 3, rows + 2, 2, 9, 9])
+    turn = turn.astype(np.int32)
+    given |= {"turn": turn, "landing": landing}
     launch(argmax_rows.best_of_row, (rows, 1, 1), constants, **given, tokens=tokens)
+    assert landing[2, :rows].tolist() == tokens.tolist() and (landing[:2] == -7).all()
+    assert (landing[2, rows:] == -7).all() and turn.tolist() == [1, 0, 0, 3, rows + 2, 2, 9, 9]
     return tokens
 
 

@@ -184,9 +184,27 @@ def test_fp8_rows(on_gpu: Launch, bf16: ToBF16, hidden: int, group: int) -> None
 
 
 def test_tokens_come_to_their_places(launch: Launch) -> None:
-    constants = {"BLOCK": 128, "PDL": False}
     ids = np.array([5, -1, -3, 7, -2], np.int32)
-    chosen = np.array([40, -1, 42], np.int32)
-    given = {"token_ids": ids, "chosen": chosen, "tokens": 5, "rows": 3}
-    launch(step_inputs.place_tokens, (1, 1, 1), constants, **given)
+    moved = place(launch, ids, np.array([40, -1, 42], np.int32), [0, 3, 1, 3, 9, 7])
     assert ids.tolist() == [5, 40, 42, 7, 0]
+    assert [array.tolist() for array in moved] == [[0, 3, 1, 3, 9, 1], [3] * 5, [4] * 5, [5] * 5]
+
+
+def test_a_step_that_follows_moves_on(launch: Launch) -> None:
+    """The first two sequences do; the rest is padding."""
+    ids = np.array([5, 6, 0, 0, 0], np.int32)
+    moved = place(launch, ids, np.array([40, -1, 42], np.int32), [1, 2, 2, 3, 9, 1])
+    assert ids.tolist() == [40, 0, 0, 0, 0]
+    turn, positions, slots, lens = (array.tolist() for array in moved)
+    assert turn == [1, 2, 2, 3, 9, 2] and positions == [4, 4, 3, 3, 3]
+    assert slots == [5, 5, 4, 4, 4] and lens == [6, 6, 5, 5, 5]
+
+
+def place(launch: Launch, ids: Array, chosen: Array, turn: list[int]) -> list[Array]:
+    """(turn, positions, slots, seq_lens) after place_tokens; ids change too."""
+    names = ("turn", "positions", "slots", "seq_lens")
+    values = (turn, [3] * 5, [4] * 5, [5] * 5)
+    given = {n: np.array(v, np.int32) for n, v in zip(names, values, strict=True)}
+    more = {"token_ids": ids, "chosen": chosen, "tokens": 5, "rows": 3}
+    launch(step_inputs.place_tokens, (1, 1, 1), {"BLOCK": 128, "PDL": False}, **given, **more)
+    return list(given.values())

@@ -26,6 +26,15 @@ def check_step(code: ProgramCode, page_size: int, where: str) -> None:
         )
 
 
+def check_place(code: ProgramCode, where: str) -> None:
+    """Refuse artifacts whose steps cannot go on by themselves, as those of older versions."""
+    inputs = sorted(buffer.name for buffer in code.inputs)
+    if "turn" not in inputs:
+        raise ArtifactError(
+            f"{where}: place_tokens: expected an input turn, got {inputs} (compile the model again)"
+        )
+
+
 def check_rows(rows: NDArray[Any], count: int, where: str) -> None:
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
         raise DeviceError(

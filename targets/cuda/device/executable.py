@@ -1,7 +1,8 @@
 """An artifact on a GPU: weights there, pages allocated, each class of steps one graph launch.
 
-A step costs the host: one block of inputs written, one copy, one graph launch, one copy of the
-tokens back, one event. Nothing waits until a result is read.
+A step costs the host: one block of inputs written, one copy, one graph launch, one event; one that
+only moves all sequences on by a token the launch and the event alone. Greedy tokens come to the
+host's memory from the graph itself. Nothing waits until a result is read.
 """
 
 from __future__ import annotations
@@ -27,11 +28,10 @@ from ...device import (
     LogitChanges,
     SizesOf,
     StepBatch,
-    StepSizes,
 )
 from ...dim_code import parse
 from .bound_program import BoundProgram
-from .checks import check_rows, check_step
+from .checks import check_place, check_rows, check_step
 from .choices import ADJUST, MASK, Choices
 from .draws import Draws
 from .driver import Driver
@@ -42,8 +42,9 @@ from .profile import CallTime, LaunchTimer
 from .program_code import ProgramCode
 from .reader import DeviceLogits, Reader
 from .recipes import ARGMAX, IDS, INPUTS, LOGITS, NO_ENDING, PLACE, SAMPLE, STEP, Recipe, RecipeBook
-from .slots import MAX_IN_FLIGHT, Slot, SlotRing
-from .step_layout import StagedStep, most_words
+from .repeats import Repeatable
+from .slots import MAX_IN_FLIGHT, NUM_SLOTS, Slot, SlotRing
+from .step_layout import most_words
 from .step_sizes import corners, power_of_two
 from .warm_up import decode_batches
 from .weights import load_weights
@@ -111,7 +112,7 @@ class CudaExecutable:
         self._allocate_states(codes)
         self._in_flight: deque[Slot] = deque()
         self._latest: Slot | None = None
-        self._repeatable: tuple[StepSizes, StagedStep] | None = None
+        self._repeatable: Repeatable | None = None
         self._unchosen: Slot | None = None
         self._greedy_rows: NDArray[np.void] | None = None
         self._logits = DeviceLogits(self._reader, 0, 0, self.vocab_size)
@@ -126,6 +127,8 @@ class CudaExecutable:
         """Reserve what steps need and make what runs them."""
         step = self._programs[STEP]
         check_step(step.code, self.page_size, self._driver.where)
+        if PLACE in self._programs:
+            check_place(self._programs[PLACE].code, self._driver.where)
         pages = min(-(-context_length // self.page_size), self.num_pages) or 1
         usual = corners(self.max_tokens, min(self.max_tokens, TYPICAL_SEQS), pages)
         programs = [self._programs[n] for n in (STEP, ARGMAX, SAMPLE) if n in self._programs]
@@ -138,11 +141,12 @@ class CudaExecutable:
         max_rows = max(rows, power_of_two(self.max_tokens))
         self._memory.ensure(IDS, aligned(4 * max_rows))
         layout = (self.page_size, self.num_pages, self.vocab_size)
-        self._book = RecipeBook(
-            self._driver, self._stream, self._memory, self._programs, layout, self._reader
-        )
         self._ring = SlotRing(self._driver, max_rows)
         self._resources.callback(self._ring.close)
+        self._book = RecipeBook(
+            self._driver, self._stream, self._memory, self._programs, layout, self._reader,
+            self._ring.landing,
+        )  # fmt: skip
         self._resources.callback(self._book.close)
         if self.can_sample:
             self._draws = Draws(self._driver, self._stream, self._memory, self._programs[SAMPLE])
@@ -201,19 +205,19 @@ class CudaExecutable:
 
     def submit_next(self, rows: NDArray[np.void]) -> bool:
         """Queue the last step again, each sequence a token further on; see `RepeatsSteps`."""
-        if self._repeatable is None or rows is not self._greedy_rows:
+        last = self._repeatable
+        if last is None or rows is not self._greedy_rows:
             return False
-        sizes, last = self._repeatable
-        if len(rows) != sizes.rows or len(self._in_flight) == MAX_IN_FLIGHT:
+        if len(rows) != last.sizes.rows or len(self._in_flight) == MAX_IN_FLIGHT:
             return False  # `submit` says what is wrong
         self._driver.use()
-        recipe = self._book.get(sizes, ARGMAX)
-        slot = self._ring.take(self._in_flight)
-        staged = slot.stage(recipe.layout)
-        if staged.layout is not last.layout or not staged.follow(last):
+        if self._book.get(last.sizes, ARGMAX) is not last.recipe or not last.may_follow():
             return False
-        self._queue(recipe, slot, recipe.layout.num_words, sizes.rows)
-        self._repeatable = sizes, staged
+        slot = self._ring.take_after(last.slot, self._in_flight)
+        if slot is None:
+            return False
+        last.slot = slot
+        self._queue(last.recipe, slot, 0, last.sizes.rows)
         self._in_flight.append(slot)
         return True
 
@@ -230,10 +234,9 @@ class CudaExecutable:
         self._program(STEP)
         slot, self._unchosen = self._unchosen, None
         if slot is None or len(rows) != slot.num_rows:
-            raise DeviceError(
-                f"{self._driver.where}: choose: expected a step without tokens and its rows,"
-                f" got {len(rows)} rows for {slot.num_rows if slot else 'none'}"
-            )
+            what = "expected a step without tokens and its rows"
+            got = f"{len(rows)} rows for {slot.num_rows if slot else 'none'}"
+            raise DeviceError(f"{self._driver.where}: choose: {what}, got {got}")
         if not slot.num_rows:
             return
         try:
@@ -249,8 +252,8 @@ class CudaExecutable:
         """Wait for the oldest step in flight; see `RunsAhead`."""
         if not self._in_flight or self._in_flight[0] is self._unchosen:
             self._program(STEP)
-            what = "no step is in flight, or it has no tokens"
-            raise DeviceError(f"{self._driver.where}: collect: {what}")
+            where = self._driver.where
+            raise DeviceError(f"{where}: collect: no step is in flight, or it has no tokens")
         self._driver.use()
         try:
             return self._in_flight.popleft().ids()
@@ -311,17 +314,16 @@ class CudaExecutable:
         if num_rows != expected:
             raise DeviceError(f"{where}: submit: expected {expected} rows, got {num_rows}")
         if len(self._in_flight) == MAX_IN_FLIGHT:
-            raise DeviceError(
-                f"{where}: expected at most {MAX_IN_FLIGHT} steps in flight (collect one first)"
-            )
+            what = f"at most {MAX_IN_FLIGHT} steps in flight (collect one first)"
+            raise DeviceError(f"{where}: expected {what}")
 
     def _enqueue(
         self, batch: StepBatch, ending: str, rows: NDArray[np.void] | None = None
     ) -> DeviceLogits:
         self._program(STEP)
         if self._unchosen is not None:
-            where = self._driver.where
-            raise DeviceError(f"{where}: the step before has no tokens (choose them first)")
+            what = "the step before has no tokens (choose them first)"
+            raise DeviceError(f"{self._driver.where}: {what}")
         self._repeatable = None  # what is staged next may lie where its inputs do
         sizes = self._sizes_of(batch)
         recipe = self._book.get(sizes, ending)
@@ -331,14 +333,16 @@ class CudaExecutable:
         staged.fill(batch, sizes)
         before = self._latest.num_rows if rows is not None and self._latest else 0
         staged.check(sizes, before)
+        is_repeatable = sizes.is_decode and sizes.rows == sizes.tokens and ending == ARGMAX
+        staged.take_turn(is_repeatable, slot.number, NUM_SLOTS, self._ring.max_rows)
         num_words = layout.num_words
         if rows is not None and ending == SAMPLE:
             staged.fill_draws(rows, self._draws.dtypes)
             num_words = layout.num_words_with_draws
         self._queue(recipe, slot, num_words, sizes.rows)
         log.debug("step: %s as %s", sizes, recipe.sizes)
-        is_repeatable = sizes.is_decode and sizes.rows == sizes.tokens and ending == ARGMAX
-        self._repeatable = (sizes, staged) if is_repeatable and rows is not None else None
+        if is_repeatable and rows is not None:
+            self._repeatable = Repeatable(recipe, sizes, slot, staged)
         self._padded_rows = recipe.sizes.rows
         self._logits.expire()
         self._logits = logits = DeviceLogits(
@@ -349,9 +353,10 @@ class CudaExecutable:
     def _queue(self, recipe: Recipe, slot: Slot, num_words: int, num_rows: int) -> None:
         """What is staged in a slot goes in, the recipe runs, its tokens come out."""
         driver, stream = self._driver, self._stream
-        driver.copy_in(recipe.inputs_address, slot.inputs_address, 4 * num_words, stream)
+        if num_words:
+            driver.copy_in(recipe.inputs_address, slot.inputs_address, 4 * num_words, stream)
         self._book.run(recipe, num_rows)
-        if recipe.ending and num_rows:
+        if recipe.ending == SAMPLE and num_rows:  # "argmax" writes them to the slot itself
             driver.copy_out(slot.ids_address, recipe.ids_address, 4 * num_rows, stream)
         slot.record(num_rows, stream)
         self._latest = slot

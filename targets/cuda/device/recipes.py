@@ -1,10 +1,11 @@
 """The launches of every class of steps: prepared once, then one graph each.
 
-A step is the programs "place_tokens" (puts in tokens that the step before chose), "step", and, if
-they are there, "argmax" or "sample" on all its rows. Decode steps become a graph at once, others
-when their class comes again and the device might wait for plain launches. The device runs these
-while the host makes the graph. The first graph of a bucket is compared with plain launches on the
-same inputs before it counts: a step writes the same keys and values however often it runs.
+A step is the programs "place_tokens" (puts in tokens that the step before chose, and moves inputs
+on), "step", and, if they are there, "argmax" or "sample" on all its rows. Decode steps become a
+graph at once, others when their class comes again and the device might wait for plain launches. The
+device runs these while the host makes the graph. The first graph of a bucket is compared with plain
+launches on the same inputs before it counts: a step writes the same keys and values however often
+it runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .driver import Driver, Handle
 from .memory import DeviceMemory
 from .profile import LaunchTimer, TimedCall
 from .reader import Reader
-from .step_layout import StepLayout
+from .step_layout import IS_NEXT, LANDS, SLOT, TURN, StepLayout
 from .step_sizes import padded
 from .weights import REGION as WEIGHTS
 
@@ -75,6 +76,7 @@ class RecipeBook:
         programs: Mapping[str, BoundProgram],
         layouts: tuple[int, int, int],
         reader: Reader,
+        landing: tuple[int, int],
     ) -> None:
         self._driver = driver
         self._stream = stream
@@ -83,6 +85,8 @@ class RecipeBook:
         self._layout_sizes = layouts
         """(page_size, num_pages, vocab_size)"""
         self._reader = reader
+        self._landing = landing
+        """Address and bytes of the pinned memory that tokens go to."""
         self._recipes: dict[tuple[StepSizes, str], Recipe] = {}
         self._by_sizes: dict[tuple[StepSizes, str], Recipe] = {}
         """The same by the sizes of steps before padding."""
@@ -185,7 +189,7 @@ class RecipeBook:
 
     def _inputs(self, layout: StepLayout) -> dict[str, tuple[int, int]]:
         """Address and bytes of every input that a program of a step may ask for."""
-        found = layout.inputs(self._memory.address(INPUTS))
+        found = layout.inputs(self._memory.address(INPUTS)) | {"landing": self._landing}
         for name, region in (("logits", LOGITS), ("ids", IDS)):
             if region in self._memory:
                 found[name] = (self._memory.address(region), self._memory.num_bytes(region))
@@ -214,6 +218,7 @@ class RecipeBook:
         """Replay on the inputs of the plain launches before; refuse the graph if results differ."""
         assert recipe.graph is not None
         plain = self._results(recipe, num_rows)
+        self._turn_back(recipe)
         self._driver.launch_graph(recipe.graph, self._stream)
         replayed = self._results(recipe, num_rows)
         if np.array_equal(replayed, plain, equal_nan=True):
@@ -227,6 +232,14 @@ class RecipeBook:
                 f" launches, got a relative difference of {difference:.2g}"
                 " (set SGLK_GRAPHS=off and report it)"
             )
+
+    def _turn_back(self, recipe: Recipe) -> None:
+        """Let the next launch be the last step again, not the one that follows it."""
+        first, count = recipe.layout.places[TURN]
+        address = recipe.inputs_address + 4 * first
+        turn = self._reader.read(address, 4 * count).view(np.int32)
+        turn[IS_NEXT], turn[SLOT] = 0, turn[LANDS]
+        self._reader.write(address, turn.view(np.uint8))
 
     def _results(self, recipe: Recipe, num_rows: int) -> NDArray[np.float64]:
         """Some rows of the logits."""

@@ -22,13 +22,13 @@ WORD = 4
 class Slot:
     """One step's pinned memory; its event says when the device is done with it."""
 
-    def __init__(self, driver: Driver, max_rows: int) -> None:
+    def __init__(self, driver: Driver, number: int, ids: Pinned) -> None:
+        self.number = number
         self._driver = driver
         self._inputs: Pinned | None = None
         self._choices: Pinned | None = None
-        self._ids = driver.allocate_pinned(WORD * max_rows, "tokens")
-        self.ids_address = self._ids.address
-        self._id_array: Int32s = self._ids.array.view(np.int32)
+        self.ids_address = ids.address
+        self._id_array: Int32s = ids.array.view(np.int32)
         self.inputs_address = 0
         """Of what was staged last."""
         self._event = driver.make_event()
@@ -91,7 +91,6 @@ class Slot:
         if self._choices is not None:
             self._driver.free_pinned(self._choices)
             self._choices = None
-        self._driver.free_pinned(self._ids)
         self._driver.free_event(self._event)
 
 
@@ -99,8 +98,21 @@ class SlotRing:
     """Slots in turn."""
 
     def __init__(self, driver: Driver, max_rows: int) -> None:
-        self._slots = [Slot(driver, max_rows) for _ in range(NUM_SLOTS)]
+        self._driver = driver
+        self.max_rows = max_rows
+        size = WORD * max_rows
+        self._landing = driver.allocate_pinned(NUM_SLOTS * size, "tokens")
+        parts = [(start, start + size) for start in range(0, NUM_SLOTS * size, size)]
+        self._slots = [
+            Slot(driver, number, Pinned(self.landing[0] + low, self._landing.array[low:high]))
+            for number, (low, high) in enumerate(parts)
+        ]
         self._next = 0
+
+    @property
+    def landing(self) -> tuple[int, int]:
+        """Address and bytes of the tokens of all slots."""
+        return self._landing.address, NUM_SLOTS * WORD * self.max_rows
 
     def take(self, in_flight: Collection[Slot]) -> Slot:
         """The next slot, once the device is done with its last step.
@@ -109,12 +121,21 @@ class SlotRing:
         """
         while self._slots[self._next] in in_flight:
             self._next = (self._next + 1) % NUM_SLOTS
-        slot = self._slots[self._next]
+        return self._take(self._next)
+
+    def take_after(self, slot: Slot, in_flight: Collection[Slot]) -> Slot | None:
+        """The one that follows a slot; None where its tokens are in flight."""
+        number = (slot.number + 1) % NUM_SLOTS
+        return None if self._slots[number] in in_flight else self._take(number)
+
+    def _take(self, number: int) -> Slot:
+        slot = self._slots[number]
         slot.wait()
-        self._next = (self._next + 1) % NUM_SLOTS
+        self._next = (number + 1) % NUM_SLOTS
         return slot
 
     def close(self) -> None:
         for slot in self._slots:
             slot.close()
         self._slots = []
+        self._driver.free_pinned(self._landing)

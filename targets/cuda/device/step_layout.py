@@ -1,4 +1,8 @@
-"""All inputs of a step in one block of int32: written here, copied to the device at once."""
+"""All inputs of a step in one block of int32: written here, copied to the device at once.
+
+A step that follows another, each sequence a token further on, has no block: "place_tokens" moves
+the inputs on where they lie (`kernels/step_inputs.py`), and `turn` tells it to.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,9 @@ ALIGNED_WORDS = 32
 """Each input starts at a multiple of 128 bytes: kernels are promised aligned pointers."""
 DRAW_FIELDS = tuple(name for name in SAMPLED_ROW.names or () if name != "row")
 """How each row of logits becomes a token: inputs of the program "sample"."""
+TURN, TURN_WORDS = "turn", 8
+IS_NEXT, SLOT, LANDS = 0, 2, 5
+"""Words of it, as in `kernels/step_inputs.py`."""
 COUNTS, LENS_BEFORE, RAISED_IDS = "counts", "lens before", "raised ids"
 _DRAW_BYTES = 8
 
@@ -39,6 +46,7 @@ class StepLayout:
         self.places: dict[str, tuple[int, int]] = {}
         """First word and number of words of each input."""
         self._end = 0
+        self._place(TURN, TURN_WORDS)
         for name, count in zip(STEP_FIELDS, counts, strict=True):
             self._place(name, count)
         self.num_words = self._end
@@ -48,8 +56,6 @@ class StepLayout:
         for name, count in ((COUNTS, seqs), (LENS_BEFORE, seqs), (RAISED_IDS, tokens)):
             self._place(name, count)
         self.num_checked_words = self._end
-        self.ids_ahead = -1 - np.arange(tokens, dtype=np.int32)
-        """Token ids that stand for what each row of the step before chose."""
         # Between two inputs lies whatever other layouts have left there.
         self.limits = np.full(self._end, UINT32_MAX, np.uint32)
         """Highest value of each word; a negative one is high as well."""
@@ -84,7 +90,7 @@ def most_words(sizes: StepSizes) -> int:
     """Words that the block of a class takes at most, parameters of draws included."""
     tokens, seqs, pages, rows = sizes
     draws = len(DRAW_FIELDS) * rows * _DRAW_BYTES // 4
-    gaps = ALIGNED_WORDS * (len(STEP_FIELDS) + len(DRAW_FIELDS))
+    gaps = ALIGNED_WORDS * (1 + len(STEP_FIELDS) + len(DRAW_FIELDS))
     return 3 * tokens + seqs * (pages + 2) + 1 + rows + draws + gaps
 
 
@@ -94,7 +100,6 @@ class StagedStep:
     def __init__(self, layout: StepLayout, block: NDArray[np.int32], where: str) -> None:
         self.layout = layout
         self._where = where
-        self._inputs = block[: layout.num_words]
         self._unsigned = block[: layout.num_checked_words].view(np.uint32)
         self._is_outside = np.zeros(layout.num_checked_words, np.bool_)
         self._views = {
@@ -124,15 +129,11 @@ class StagedStep:
         self._padding = [tail for tail in tails if tail.size]
         self._later_starts = self._starts[seqs + 1 :]
         self._real_table = self._table[:seqs, :pages]
-        self._growth: NDArray[np.int32] | None = None
-        self._steps_left = 0
-        self._has_ids_ahead = False
 
     def fill(self, batch: StepBatch, sizes: StepSizes) -> None:
         """Copy a batch in, padded: extra tokens write to slot 0, extra sequences are empty."""
         if sizes != self._sizes:
             self._cut(sizes)
-        self._growth, self._has_ids_ahead = None, False
         ids, positions, slots, starts, lens, rows = self._filled
         ids[:] = batch.token_ids
         positions[:] = batch.positions
@@ -146,34 +147,19 @@ class StagedStep:
         for tail in self._padding:
             tail[:] = 0
 
-    def follow(self, before: StagedStep) -> bool:
-        """Copy in a checked step of one token and row for each sequence, moved on by a token.
+    def take_turn(self, may_repeat: bool, slot: int, num_slots: int, slot_rows: int) -> None:
+        """Say where the step's tokens land, and whether it may be moved on without the host."""
+        num_moving = self._sizes.tokens if may_repeat else 0
+        self._views[TURN][: LANDS + 1] = (0, num_moving, slot, num_slots, slot_rows, slot)
 
-        Its tokens are those that the step before chose. False where a value would pass its limit.
-        """
-        growth = before._growth
-        if growth is None:
-            growth = before._let_grow()
-        if not before._steps_left:
-            return False
-        if before._sizes != self._sizes:
-            self._cut(before._sizes)
-        self._growth, self._steps_left = growth, before._steps_left - 1
-        np.add(before._inputs, growth, out=self._inputs)
-        if not before._has_ids_ahead:
-            self._ids[: self._sizes.tokens] = self.layout.ids_ahead[: self._sizes.tokens]
-        self._has_ids_ahead = True
-        return True
-
-    def _let_grow(self) -> NDArray[np.int32]:
-        """What a step moves on; also for how many steps that stays within the limits."""
-        self._growth = growth = np.zeros(len(self._inputs), np.int32)
+    def steps_left(self) -> int:
+        """How many steps of one token a sequence may follow before a value is too high."""
+        left = INT32_MAX
         for name in ("positions", "slots", "seq_lens"):
             first, _ = self.layout.places[name]
-            growth[first : first + self._sizes.tokens] = 1
-        room = self.layout.limits[: len(growth)] - self._unsigned[: len(growth)]
-        self._steps_left = int(room[growth > 0].min())
-        return growth
+            words = slice(first, first + self._sizes.tokens)
+            left = min(left, int((self.layout.limits[words] - self._unsigned[words]).min()))
+        return left
 
     def check(self, sizes: StepSizes, num_ahead: int = 0) -> None:
         """Refuse values that would make a kernel read or write foreign memory.
