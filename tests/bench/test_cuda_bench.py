@@ -9,6 +9,7 @@ from sglk.bench import cuda_cells
 from sglk.bench.cuda_cells import EACH, GROUPS, WARM, Prompts, Served, all_cells
 from sglk.bench.cuda_cells import DecodeStep as Step
 from sglk.bench.cuda_demands import DEMANDS, START, cells_of, verdicts
+from sglk.bench.cuda_products import Product, table
 
 CELLS = {cell.name: cell for cell in all_cells()}
 
@@ -78,3 +79,16 @@ def test_a_must_is_missed_by_the_median() -> None:
     lines, kept = verdicts("qwen3-0.6b", found)
     assert not kept and "MISSED" in lines[-1]
     assert "goal" in verdicts("qwen3-0.6b", {START: [0.5]})[0][-1].split("  ")[-1]
+
+
+def test_products_are_compared_in_pairs() -> None:
+    product, gated = Product(64, 32, 0), Product(96, 32, 1)
+    rounds = [
+        {product: (2.0, 2.0), gated: (1.0, 1.0)},
+        {product: (4.0, 2.0), gated: (1.05, 1.0)},
+        {product: (6.0, 4.0), gated: (5.0, 5.0)},
+    ]
+    lines, kept = table(rounds, 256, 1.1)
+    assert lines[1].split() == ["64", "32", "4.00", "2.00", "1.500"] and not kept
+    assert lines[2].split() == ["2x96", "32", "1.05", "1.00", "1.000"]
+    assert table([{gated: each[gated]} for each in rounds], 256, 1.1)[1]
