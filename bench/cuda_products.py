@@ -1,10 +1,10 @@
-"""Products of an artifact beside cuBLAS, each as a step runs it: the share of its time that we need.
+"""Products of an artifact beside cuBLAS, each as a step runs it, and the ratio of their times.
 
-usage: python bench/cuda_products.py model.sglk --rows 256 [--device cuda:0] [--rounds 3] [--most 1.1]
+usage: python bench/cuda_products.py model.sglk --rows 256 [--device cuda:0] [--most 1.1]
 
 The artifact is one for CUDA that was compiled with ``--candidates``. Ours are the fastest of its
-ways, as `sglk tune` times them; cuBLAS is what torch calls, which this bench alone needs. Both run in
-graphs, on weights that no cache holds, in turns of one process, the ratio is the median of the
+ways, as `sglk tune` times them; cuBLAS is what torch calls, which this bench alone needs. Both run
+in graphs, on weights that no cache holds, in turns of one process; the ratio is the median of the
 rounds. cuBLAS multiplies and no more: ours also add residuals, activate and gate. Status 1 if ours
 take more than ``--most`` times as long.
 """
@@ -69,7 +69,8 @@ def cublas_us(product: Product, rows: int, wide: bool) -> float:
     with torch.cuda.graph(graph):
         for number in range(launches):
             torch.mm(x, weights[number % copies].t(), **more, out=y)
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    event: Any = torch.cuda.Event
+    begin, end = (event(enable_timing=True) for _ in range(2))
     for _ in range(1 + REPLAYS):
         begin.record()
         graph.replay()
