@@ -19,6 +19,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,8 @@ def run_field(
     firsts = measure_first_tokens(field.contenders, options.threads, options.rounds)
     held = [each for each in verdicts if each]
     print("\n".join(first_token_lines(firsts) + verdict_lines(held)))
-    print("\n".join(start_verdicts(firsts)), flush=True)
+    bits = {contender.name: contender.bits for contender in field.contenders}
+    print("\n".join(start_verdicts(firsts, bits)), flush=True)
     return {
         "model": field.model,
         "comparisons": comparisons,
@@ -133,15 +135,19 @@ def run_field(
     }
 
 
-def start_verdicts(firsts: dict[str, Result]) -> list[str]:
-    """First token and memory of each of ours against the fixed bounds."""
-    theirs = [r["peak_rss_bytes"] for n, r in firsts.items() if n[:5] == "llama" and "seconds" in r]
+def start_verdicts(firsts: dict[str, Result], bits: Mapping[str, int | None]) -> list[str]:
+    """First token and memory of each of ours against the fixed bounds; ``bits`` of weights by name.
+
+    The memory is compared with llama.cpp's for weights of as many bits.
+    """
+    llama = [n for n, row in firsts.items() if n.startswith("llama") and "seconds" in row]
     lines = []
     for name, row in firsts.items():
         if name.partition(":")[0] != OURS or "seconds" not in row:
             continue
         word = "holds" if row["seconds"] < FIRST_TOKEN_S else "MISSED"
         lines.append(f"  {word:<7}{name}: first token after {row['seconds']:.3f} s, wanted 0.4 s")
+        theirs = [firsts[n]["peak_rss_bytes"] for n in llama if bits[n] == bits[name]]
         if theirs:
             above = row["peak_rss_bytes"] - min(theirs)
             word = "holds" if above <= MEMORY_ABOVE_LLAMA else "MISSED"

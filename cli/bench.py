@@ -27,6 +27,7 @@ from ..runtime.steps import StepWriter
 from ..targets.artifact import Artifact
 from ..targets.registry import open_device
 from .limits import known_limits, read_limits
+from .sizes import parse_number
 
 LARGEST_STEP = 2048
 """Prompt tokens of a step that is profiled, at most."""
@@ -97,7 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    rounds = _number("--rounds", options.rounds)
+    rounds = parse_number("--rounds", options.rounds)
     scenarios = _scenarios(options)
     if options.profile:
         return _profile(options, scenarios)
@@ -127,20 +128,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _scenarios(options: argparse.Namespace) -> list[Scenario]:
     """Every prompt length with every concurrency."""
-    new, shared = _number("--new", options.new), _number("--shared", options.shared, 0)
-    prompts = [_number("--prompt", text) for text in options.prompt.split(",")]
+    new, shared = parse_number("--new", options.new), parse_number("--shared", options.shared, 0)
+    prompts = [parse_number("--prompt", text) for text in options.prompt.split(",")]
     if shared and shared >= min(prompts):
         raise SglkError(
             f"--shared: expected fewer tokens than the prompt of {min(prompts)}, got {shared}"
         )
-    concurrencies = [_number("--concurrency", text) for text in options.concurrency.split(",")]
+    concurrencies = [parse_number("--concurrency", text) for text in options.concurrency.split(",")]
     return [Scenario(p, new, c, shared) for p in prompts for c in concurrencies]
-
-
-def _number(option: str, text: str, least: int = 1) -> int:
-    if not text.strip().isdecimal() or not least <= int(text) < 2**31:
-        raise SglkError(f"{option}: expected a whole number >= {least}, got {text!r}")
-    return int(text)
 
 
 def _profile(options: argparse.Namespace, scenarios: list[Scenario]) -> int:

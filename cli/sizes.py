@@ -1,4 +1,4 @@
-"""Sizes as people type them."""
+"""Sizes and numbers as people type them."""
 
 from __future__ import annotations
 
@@ -19,3 +19,14 @@ def parse_size(option: str, text: str) -> int:
     if found is None:
         raise SglkError(f"{option}: expected a size such as 32GiB or 512MiB, got {text!r:.40}")
     return int(float(found[1]) * _UNITS[found[2]])
+
+
+def parse_number(option: str, text: str, least: int = 1) -> int:
+    """A whole number that 32 bits hold.
+
+    >>> parse_number("--rows", " 256")
+    256
+    """
+    if not text.strip().isdecimal() or not least <= int(text) < 2**31:
+        raise SglkError(f"{option}: expected a whole number >= {least}, got {text!r}")
+    return int(text)

@@ -17,6 +17,7 @@ from ..errors import DeviceError
 from ..targets.artifact import Artifact
 from ..targets.device import Tunes
 from ..targets.registry import open_device
+from .sizes import parse_number
 
 PARTS = ("linear", "normed")
 SIZES = ("n", "k", "gated", "m")
@@ -35,6 +36,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device", metavar="NAME", help="device to measure on (default: the artifact's target)"
     )
+    parser.add_argument(
+        "--rows", metavar="N,...", help="only products of so many rows (default: of all there are)"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress, no table")
     return parser
 
@@ -50,8 +54,10 @@ def run(options: argparse.Namespace) -> int:
                 f"{device.name}: expected a device whose kernels are chosen by measured times, as"
                 " those of cuda are (nothing is tuned here)"
             )
+        texts = options.rows.split(",") if options.rows else ()
+        rows = [parse_number("--rows", text) for text in texts]
         with ProgressBars() as bars:
-            content, refused = device.tune(artifact, _silent if options.quiet else bars)
+            content, refused = device.tune(artifact, _silent if options.quiet else bars, rows)
     Path(options.output).write_text(as_text(content), encoding="utf-8")
     records: Any = content["linear"]
     if not options.quiet:

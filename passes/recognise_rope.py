@@ -75,20 +75,18 @@ class _Tables:
                 continue
             if not is_row(row, rotation.angle.type.shape[-1]):
                 continue
-            before = self._earliest(positions, row)
-            inv_freq = as_vector(self.graph, row, before)
-            flat = self._reshaped(positions, rotation.angle.type.shape[:1], before)
-            op = RopeTable(rotation.scale)
-            cos, sin = self.graph.append(op, flat, inv_freq, before=before)
+            first, op = self._earliest(positions, row), RopeTable(rotation.scale)
+            inv_freq = as_vector(self.graph, row, first)
+            flat = self._reshaped(positions, rotation.angle.type.shape[:1], first)
+            cos, sin = self.graph.append(op, flat, inv_freq, before=first, source=before.source)
             return cos, sin
         return None
 
     def _earliest(self, *values: Value) -> Node:
         """The first node after those that make these values: all layers read a table."""
         makers = [value.producer for value in values if value.producer is not None]
-        return self.graph.nodes[
-            max([self.graph.nodes.index(node) for node in makers], default=-1) + 1
-        ]
+        places = [self.graph.nodes.index(node) for node in makers]
+        return self.graph.nodes[max(places, default=-1) + 1]
 
     def _by_angle(self, rotation: Rotation, before: Node) -> tuple[Value, Value]:
         shape = rotation.angle.type.shape

@@ -5,7 +5,7 @@ Run-time face: NumPy, the standard library and errors only. Every array is C-con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -377,10 +377,14 @@ class Tunes(Protocol):
     """A `Device` may offer this too: measuring what a compile kept for it (`backend.Tunes`)."""
 
     def tune(
-        self, artifact: Artifact, progress: Callable[[str, int, int], None]
+        self,
+        artifact: Artifact,
+        progress: Callable[[str, int, int], None],
+        rows: Collection[int] = (),
     ) -> tuple[dict[str, object], int]:
         """Content of a tuning file, and how many ways of doing a piece of work were refused, since
-        the chip cannot run them or their results are not those of the others."""
+        the chip cannot run them or their results are not those of the others. ``rows``: only
+        products of so many rows; empty: all."""
 
 
 @runtime_checkable

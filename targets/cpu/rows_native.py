@@ -197,7 +197,7 @@ def accepts_embedding(node: Node, target: Target) -> str:
     table = node.inputs[0]
     if not target.handwritten:
         return OFF
-    if table.type.dtype.name not in BLOCK_TYPES:
+    if table.type.dtype != BF16 and table.type.dtype.name not in BLOCK_TYPES:
         return f"no kernel for {table.type.dtype}"
     heads = [user for user in table.uses if isinstance(user.op, Linear)]
     if not heads or not all(_has_tiles(head, target) for head in heads):
@@ -212,8 +212,11 @@ def emit_embedding(node: Node, ctx: Lowering) -> None:
         "ids": ctx.memory(ids),
         "y": ctx.memory(node.outputs[0]),
     }
-    constants = {"K": int(table.type.shape[-1]), **type_constants(table)}
-    ctx.launch_native("embedding_tiles", (ids.type.size, 1, 1), arguments, constants)
+    constants: dict[str, Any] = {"K": int(table.type.shape[-1])}
+    kernel = "embedding_dense"
+    if table.type.dtype != BF16:
+        kernel, constants = "embedding_tiles", constants | type_constants(table)
+    ctx.launch_native(kernel, (ids.type.size, 1, 1), arguments, constants)
 
 
 WHY = "written by hand: unpacks, multiplies and adds up different groups at the same time"

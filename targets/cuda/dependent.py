@@ -9,8 +9,9 @@ from .facts import DEPENDENT_LAUNCH
 def launch_options(target: Target) -> tuple[dict[str, object], dict[str, object]]:
     """(constants, compiler options) of a kernel that has a ``PDL`` constant.
 
-    Such a kernel reads nothing that another one writes before it has waited, so it may start while
-    the one ahead of it ends.
+    Such a kernel reads nothing before it has waited that one of those under way with it writes, so
+    it may start while the one ahead of it ends. Inputs of a step are written by its first kernel
+    alone, and the second lets none start before it has waited (`kernels/row_tables.py`).
     """
     if DEPENDENT_LAUNCH in target.features:
         return {"PDL": 1}, {"launch_pdl": True}

@@ -192,6 +192,10 @@ def checked_tuning(path: str, arches: Collection[str]) -> str:
     for part in ("linear", "normed"):
         for number, record in enumerate(read_records(content, where, part)):
             _check_kernel(f"{where}: record {number}", record.config)
+            if part == "normed" and "norm" not in argument_names(record.config.kernel):
+                raise LoweringError(
+                    f"{where}: normed record {number}: {record.config.kernel} takes no norm ({HOW})"
+                )
     return text
 
 

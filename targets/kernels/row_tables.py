@@ -1,7 +1,9 @@
 """Rows of a table and rotary tables, for GPUs: they start while the kernel before them ends.
 
 As `embedding.gather_rows` and `rope.rope_table`, with their layouts, grids and limits.
-PDL: 1: waits before the first load, as the ids and positions may be the kernel's before.
+PDL: 1: waits before the first load, as ids and positions may be those of the kernel before, and
+  lets the next one start only then: later kernels of a step read lengths and slots before they
+  wait, which "place_tokens" has written once one of these has waited for it.
 """
 
 import triton
@@ -15,8 +17,8 @@ from . import embedding, rope
 def gather_rows(table, ids, y, scale, K: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
     """y[t] = table[ids[t]] * scale."""
     if PDL:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     embedding.gather_rows(table, ids, y, scale, K, BLOCK)
 
 
@@ -27,6 +29,6 @@ def rope_table(
 ):  # fmt: skip
     """cos, sin of position * inv_freq, times scale."""
     if PDL:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     rope.rope_table(positions, inv_freq, cos, sin, scale, HALF, BLOCK_HALF)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from sglk.bench import cuda_cells
@@ -58,17 +59,22 @@ def test_every_demand_is_a_cell_or_the_start() -> None:
 def test_first_tokens_are_measured_on_a_rested_and_on_a_warm_chip(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cuda_cells, "WARM_S", 1e-6)
-    monkeypatch.setattr(cuda_cells, "REST_S", 1e-6)
-    asked: list[int] = []
+    done: list[str] = []
+    now = 0.0
 
     def remember(prompts: Prompts, new: int, reuse: bool) -> Served:
-        asked.append(len(prompts[0]))
-        return Served(1.0)
+        nonlocal now
+        now += 0.4
+        done.append(str(len(prompts[0])))
+        return Served(0.4)
 
-    for name in ("first token after 512", f"{WARM}first token after 512"):
-        CELLS[name].measure(remember, random.Random(1), 50_000)
-    assert set(asked[:6]) == {512} and asked[6] == 8192 and set(asked[-6:]) == {512}
+    monkeypatch.setattr(time, "sleep", lambda seconds: done.append(f"rest {seconds}"))
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    CELLS["first token after 512"].measure(remember, random.Random(1), 50_000)
+    assert done == ["rest 2.0", *["512"] * 6]
+    done.clear()
+    CELLS[f"{WARM}first token after 512"].measure(remember, random.Random(1), 50_000)
+    assert done == [*["8192"] * 3, *["512"] * 6]
 
 
 def test_a_must_is_missed_by_the_median() -> None:

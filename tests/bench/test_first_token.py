@@ -34,8 +34,10 @@ def test_rounds_alternate_and_the_first_is_a_warm_up(monkeypatch: pytest.MonkeyP
     contenders = [Contender(name, "model", "python") for name in names]
     got = first_token.measure_first_tokens(contenders, threads=1, rounds=2)
     assert got["sglk:a"]["seconds"] == 0.25 and got["llama.cpp-plain:q4_0"]["seconds"] == 0.5
-    lines = cpu_vs_peers.start_verdicts(got)
+    bits = {"sglk:a": 4, "llama.cpp-plain:q4_0": 4}
+    lines = cpu_vs_peers.start_verdicts(got, bits)
     assert "holds" in lines[0] and "+0 MB to llama.cpp" in lines[1]
+    assert len(cpu_vs_peers.start_verdicts(got, bits | {"sglk:a": 16})) == 1, "other weights"
 
 
 def test_the_first_and_the_last_minute_are_compared() -> None:

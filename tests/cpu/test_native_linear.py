@@ -196,3 +196,13 @@ def test_embedding_rows_are_ggmls(name: str) -> None:
     library = load(build([kernel], isa_named(BEST)))
     library.launch(kernel, (pack_tiles(block, raw), ids, y), (5,))
     assert y.tobytes() == BlockArray(name, (n, k), raw).dequantize()[ids].tobytes()
+
+
+def test_embedding_rows_of_dense_tiles_are_the_tables() -> None:
+    values = round_bf16(np.random.default_rng(8).normal(size=(40, 96)).astype(np.float32))
+    ids, y = np.array([0, 39, 17, 16, 15], np.int32), np.full((5, 96), POISON)
+    signature = (("t", "*u8"), ("i", "*i32"), ("y", "*fp32"))
+    kernel = native_kernel(Kernel("native.embedding_dense", signature, (("K", 96),)))
+    library = load(build([kernel], isa_named(BEST)))
+    library.launch(kernel, (pack_dense_tiles(to_storage(values, BF16)), ids, y), (5,))
+    assert y.tobytes() == values[ids].tobytes()

@@ -108,16 +108,12 @@ def test_the_device_loads_no_compiler_and_no_bindings_before_it_is_used() -> Non
 
 def test_runs_entries_by_name(load: Load, toy: Any) -> None:
     executable = load()
-    logits = np.eye(5, toy.VOCAB, 7, dtype=np.float32).reshape(-1)
-    with pytest.raises(
-        DeviceError, match=r"program argmax: expected inputs \['landing', 'logits', "
-    ):
+    with pytest.raises(DeviceError, match=r"program sample: expected inputs \['logits', 'top_k', "):
+        executable.run("sample", {})
+    with pytest.raises(DeviceError, match=r"got 'argmax' \(it runs with steps\)"):
         executable.run("argmax", {})
     with pytest.raises(DeviceError, match="no program 'forward'"):
         executable.run("forward", {})
-    inputs = {"logits": logits, "turn": np.zeros(8, np.int32), "landing": np.zeros(15, np.int32)}
-    with pytest.raises(DeviceError, match="no input's shape gives rows"):
-        executable.run("argmax", inputs)
 
 
 def test_arguments_live_until_a_named_entry_is_launched(
@@ -138,11 +134,14 @@ def test_arguments_live_until_a_named_entry_is_launched(
     argmax = toy.argmax_program()
     logits_in = dataclasses.replace(argmax.inputs[0], shape=("rows", str(toy.VOCAB)))
     plain = dataclasses.replace(argmax, entry="plain", inputs=(logits_in, *argmax.inputs[1:]))
-    executable = load(programs=[*toy.PROGRAMS, plain])
+    unshaped = dataclasses.replace(argmax, entry="unshaped")
+    executable = load(programs=[*toy.PROGRAMS, plain, unshaped])
     monkeypatch.setattr(BoundProgram, "prepare", noted_prepare)
     monkeypatch.setattr(driver, "launch", checked_launch)
     logits = np.eye(3, toy.VOCAB, dtype=np.float32)
     turn = np.array([0, 0, 0, 3, 3, 0, 0, 0], np.int32)
     inputs = {"logits": logits, "turn": turn, "landing": np.zeros(9, np.int32)}
     assert executable.run("plain", inputs)["ids"].tolist() == [0, 1, 2]
+    with pytest.raises(DeviceError, match="no input's shape gives rows"):
+        executable.run("unshaped", inputs | {"logits": logits.reshape(-1)})
     assert len(made) == 1

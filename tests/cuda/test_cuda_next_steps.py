@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sglk import knobs
-from sglk.errors import DeviceError
+from sglk.errors import ArtifactError, DeviceError
 from sglk.runtime.admission import Limits
 from sglk.runtime.engine import Engine
 from sglk.runtime.executor import Executor
 from sglk.runtime.request import SamplingParams
 from sglk.runtime.run_ahead import likeliest_rows
+from sglk.targets.artifact.program import Bucket
 from sglk.targets.cuda.device import CudaExecutable
 from sglk.targets.cuda.device.null_driver import NullDriver
 from sglk.targets.device import RepeatsSteps
@@ -112,6 +114,35 @@ def test_what_was_refused_is_not_followed(load: Load, toy: Any) -> None:
         with pytest.raises(DeviceError, match="step input slots"):
             executable.submit(bad, likeliest_rows(1))
     assert not executable.submit_next(likeliest_rows(1))
+
+
+def test_a_step_that_failed_is_not_followed(
+    load: Load, toy: Any, driver: NullDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device may have moved on, or not."""
+    executable = load()
+    start(toy, executable, 1)
+    executable.collect()
+
+    def fail(event: object, stream: object) -> None:
+        raise DeviceError("cuda:null: record an event: launch failure")
+
+    with monkeypatch.context() as broken, pytest.raises(DeviceError, match="launch failure"):
+        broken.setattr(driver, "record", fail)
+        executable.submit_next(likeliest_rows(1))
+    assert not executable.submit_next(likeliest_rows(1))
+
+
+def test_programs_that_know_nothing_of_following_steps_are_refused(load: Load, toy: Any) -> None:
+    place = toy.place_program()
+    older = dataclasses.replace(
+        place,
+        inputs=tuple(i for i in place.inputs if i.name in ("token_ids", "ids")),
+        buckets=(Bucket(None, ()),),
+    )
+    others = [program for program in toy.PROGRAMS if program.entry != "place_tokens"]
+    with pytest.raises(ArtifactError, match=r"an input turn, got \['ids', 'token_ids'\] \(compile"):
+        load(programs=[*others, older])
 
 
 def test_more_than_two_in_flight_are_refused(load: Load, toy: Any) -> None:

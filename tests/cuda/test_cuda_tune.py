@@ -124,6 +124,7 @@ def writer_of(driver: NullDriver, kernel: Kernel, wrong: str) -> Run:
 def driver(monkeypatch: pytest.MonkeyPatch) -> NullDriver:
     """A GPU on which every round takes longer than the one before."""
     monkeypatch.setattr(device_tune, "POOL_BYTES", 4 << 20)
+    monkeypatch.setattr(device_tune, "REST_S", 0.0)
     made = NullDriver(total_bytes=1 << 32)
     clock = iter(range(1, 1_000_000))
     monkeypatch.setattr(made, "milliseconds", lambda start, end: float(next(clock)))
@@ -174,6 +175,18 @@ def test_weights_take_turns_and_results_are_poisoned(
     }
     assert len(at) >= 16
     assert len(driver.of("capture")) == len(read_listing(artifact)[0])
+
+
+def test_only_products_of_some_rows_are_measured(
+    driver: NullDriver, artifact: Artifact, packed: dict[str, Kernel]
+) -> None:
+    driver.kernels = {symbol: writer_of(driver, each, "") for symbol, each in packed.items()}
+    device = CudaDevice(open_driver=lambda _: driver)
+    content, refused = device.tune(artifact, lambda *_: None, rows=[64])
+    records: Any = content["linear"]
+    assert records and {each["m"] for each in records} == {64} and not refused
+    with pytest.raises(ArtifactError, match=r"expected rows among \[1, .*\], got 63 \(choose"):
+        device.tune(artifact, lambda *_: None, rows=[64, 63])
 
 
 def test_a_way_with_another_result_is_left_out(
@@ -258,6 +271,19 @@ def test_foreign_files_are_refused(tmp_path: Path, content: object, sentence: st
         open_backend("cuda").check(KitChoices(("sm90",), "bf16", tuning=str(path)))
     with pytest.raises(LoweringError, match="cannot read it: No such file"):
         measured.checked_tuning(str(tmp_path / "absent.json"), ["sm_90"])
+
+
+def test_a_norm_that_a_kernel_does_not_do_is_refused(tmp_path: Path) -> None:
+    record = {
+        "n": 64, "k": 64, "gated": 0, "m": 8, "us": 1.0, "maps": 0, "num_warps": 4, "num_stages": 3,
+        "kernel": "matmul_tiles.linear",
+        "constants": {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "PROGRAMS": 4},
+    }  # fmt: skip
+    content = {"format": 1, "arch": "sm_90", "chip": "H200", "linear": [], "normed": [record]}
+    path = tmp_path / "times.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(LoweringError, match=r"normed record 0: matmul_tiles.linear takes no norm"):
+        measured.checked_tuning(str(path), ["sm_90"])
 
 
 def test_times_of_other_products_stay_ours() -> None:

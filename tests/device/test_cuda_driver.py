@@ -306,6 +306,21 @@ def test_tokens_stay_on_the_device_while_steps_run_ahead(
     assert len(executable.collect()) == 3
 
 
+@pytest.mark.parametrize("count", [1, 5, 8])
+def test_steps_follow_each_other_without_arrays(
+    executable: CudaExecutable, table: NDArray[np.float32], count: int
+) -> None:
+    expected = np.random.default_rng(count).integers(0, VOCAB, count)
+    rows = draws(count)
+    rows.flags.writeable = False
+    executable.submit(batch(expected.tolist()), rows)
+    for _ in range(20):
+        assert executable.submit_next(rows)
+        expected = table[expected].argmax(1)
+        assert executable.collect().tolist() == expected.tolist()
+    assert executable.collect().tolist() == table[expected].argmax(1).tolist()
+
+
 def test_some_rows_are_drawn(executable: CudaExecutable, table: NDArray[np.float32]) -> None:
     tokens = [3, 1, 4, 1, 5]
     executable.step(batch(tokens))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sglk.targets.kernels import rope_pages, row_norm, step_inputs
+from sglk.targets.kernels import rope_pages, row_norm, row_tables, step_inputs
 
 pytestmark = pytest.mark.device
 Launch = Callable[..., None]
@@ -181,6 +181,29 @@ def test_fp8_rows(on_gpu: Launch, bf16: ToBF16, hidden: int, group: int) -> None
         values = (got * scales[:, :, None]).reshape(4, hidden)
         limit = 448 * scales.repeat(hidden // count, 1) * 2.0**-10
         assert (np.abs(values - expected) <= np.abs(expected) * 0.07 + limit).all()
+
+
+def test_rows_of_a_table(launch: Launch) -> None:
+    table, ids = normal(7, 100).astype(np.float32), np.array([6, 0, 3, 3], np.int32)
+    y = np.full((4, 100), np.nan, np.float32)
+    constants = {"K": 100, "BLOCK": 64, "PDL": False}
+    given = {"table": table, "ids": ids, "y": y, "scale": 1.0}
+    launch(row_tables.gather_rows, (4, 1, 1), constants, **given)
+    assert np.array_equal(y, table[ids])
+
+
+def test_rotary_tables(launch: Launch) -> None:
+    positions, inv_freq = (
+        np.array([0, 3, 4000], np.int32),
+        (0.5 ** np.arange(20)).astype(np.float32),
+    )
+    cos, sin = np.full((3, 20), np.nan, np.float32), np.full((3, 20), np.nan, np.float32)
+    constants = {"HALF": 20, "BLOCK_HALF": 32, "PDL": False}
+    given = {"positions": positions, "inv_freq": inv_freq, "cos": cos, "sin": sin, "scale": 2.0}
+    launch(row_tables.rope_table, (3, 1, 1), constants, **given)
+    angle = positions[:, None].astype(np.float32) * inv_freq
+    np.testing.assert_allclose(cos, 2 * np.cos(angle.astype(np.float64)), atol=1e-5)
+    np.testing.assert_allclose(sin, 2 * np.sin(angle.astype(np.float64)), atol=1e-5)
 
 
 def test_tokens_come_to_their_places(launch: Launch) -> None:

@@ -134,6 +134,18 @@ def test_equal_angles_share_a_table(captured_llama: Callable[..., Graph]) -> Non
     assert not {"cos", "sin", "neg"} & set(names)
 
 
+def test_a_table_stands_where_its_positions_are_known(check: Check) -> None:
+    """Before what else the graph does, since all layers read it."""
+    head = "graph g(%w: f32[tokens, 2, 4], %positions: i32[tokens]) {\n" + FREQ
+    other = "%x: f32[tokens, 2, 4] = neg(%w)\n"
+    tables, rotation = ROPE.split("%y:", 1)
+    check(
+        "recognise-rope",
+        head + other + ANGLE + HALVES + TABLES + ROTATE_HALF + SUM,
+        head + tables + other + "%y:" + rotation,
+    )
+
+
 NEGATED = "%n: f32[tokens, 2, 2] = neg(%hi)\n"
 GOOD = ANGLE + HALVES + TABLES + ROTATE_HALF + SUM
 NOT_ROPE = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from numpy.typing import NDArray
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from ....errors import ArtifactError, DeviceError
 from ...device import STEP_FIELDS, StepSizes
 from .program_code import ProgramCode
+from .slots import MAX_IN_FLIGHT
 
 STEP_SYMBOLS = frozenset({*StepSizes._fields, "num_pages"})
 
@@ -26,12 +28,38 @@ def check_step(code: ProgramCode, page_size: int, where: str) -> None:
         )
 
 
-def check_place(code: ProgramCode, where: str) -> None:
-    """Refuse artifacts whose steps cannot go on by themselves, as those of older versions."""
-    inputs = sorted(buffer.name for buffer in code.inputs)
-    if "turn" not in inputs:
-        raise ArtifactError(
-            f"{where}: place_tokens: expected an input turn, got {inputs} (compile the model again)"
+WITH_STEPS = {"place_tokens": "turn", "argmax": "landing"}
+"""Programs that run in the graph of a step alone, and an input that tells how they do."""
+
+
+def check_beside(codes: Iterable[ProgramCode], where: str) -> None:
+    """Refuse programs that know nothing of steps that follow, as those of older versions."""
+    for code in codes:
+        inputs = sorted(buffer.name for buffer in code.inputs)
+        if WITH_STEPS[code.entry] not in inputs:
+            raise ArtifactError(
+                f"{where}: {code.entry}: expected an input {WITH_STEPS[code.entry]}, got {inputs}"
+                " (compile the model again)"
+            )
+
+
+def check_named(entry: str, where: str) -> None:
+    """Refuse to run by name what writes where words among its inputs say."""
+    if entry in WITH_STEPS:
+        raise DeviceError(
+            f"{where}: expected a program to run by name, got {entry!r} (it runs with steps)"
+        )
+
+
+def check_ahead(can: bool, num_in_flight: int, num_rows: int, expected: int, where: str) -> None:
+    """Refuse a step that cannot be queued."""
+    if not can:
+        raise DeviceError(f"{where}: this artifact cannot run steps ahead")
+    if num_rows != expected:
+        raise DeviceError(f"{where}: submit: expected {expected} rows, got {num_rows}")
+    if num_in_flight == MAX_IN_FLIGHT:
+        raise DeviceError(
+            f"{where}: expected at most {MAX_IN_FLIGHT} steps in flight (collect one first)"
         )
 
 

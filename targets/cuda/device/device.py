@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import cast
 
@@ -87,12 +87,14 @@ class CudaDevice:
         kept, self._kept = self._kept, None
         return kept or self._open_driver(self.index)
 
-    def tune(self, artifact: Artifact, progress: Progress) -> tuple[dict[str, object], int]:
+    def tune(
+        self, artifact: Artifact, progress: Progress, rows: Collection[int] = ()
+    ) -> tuple[dict[str, object], int]:
         """Measure the ways to compute products that a compile kept for it; see `Tunes`."""
         _check_target(artifact)
         driver = self._open_driver(self.index)
         try:
-            return tune(driver, artifact, progress)
+            return tune(driver, artifact, progress, rows)
         finally:
             driver.close()
 

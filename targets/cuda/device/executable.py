@@ -31,7 +31,7 @@ from ...device import (
 )
 from ...dim_code import parse
 from .bound_program import BoundProgram
-from .checks import check_place, check_rows, check_step
+from .checks import WITH_STEPS, check_ahead, check_beside, check_named, check_rows, check_step
 from .choices import ADJUST, MASK, Choices
 from .draws import Draws
 from .driver import Driver
@@ -126,9 +126,9 @@ class CudaExecutable:
     def _prepare_steps(self, context_length: int) -> None:
         """Reserve what steps need and make what runs them."""
         step = self._programs[STEP]
-        check_step(step.code, self.page_size, self._driver.where)
-        if PLACE in self._programs:
-            check_place(self._programs[PLACE].code, self._driver.where)
+        where = self._driver.where
+        check_step(step.code, self.page_size, where)
+        check_beside([self._programs[n].code for n in WITH_STEPS if n in self._programs], where)
         pages = min(-(-context_length // self.page_size), self.num_pages) or 1
         usual = corners(self.max_tokens, min(self.max_tokens, TYPICAL_SEQS), pages)
         programs = [self._programs[n] for n in (STEP, ARGMAX, SAMPLE) if n in self._programs]
@@ -193,7 +193,8 @@ class CudaExecutable:
 
     def submit(self, batch: StepBatch, rows: NDArray[np.void]) -> None:
         """Queue a step that chooses a token for each of its rows; see `RunsAhead`."""
-        self._check_ahead(self.can_run_ahead, len(rows), len(batch.logit_rows))
+        ahead = (self.can_run_ahead, len(self._in_flight))
+        check_ahead(*ahead, len(rows), len(batch.logit_rows), self._driver.where)
         if rows is not self._greedy_rows:
             is_greedy = ARGMAX in self._programs and bool((rows["top_k"] == 1).all())
             # rows that nobody can change are looked at once
@@ -211,20 +212,22 @@ class CudaExecutable:
         if len(rows) != last.sizes.rows or len(self._in_flight) == MAX_IN_FLIGHT:
             return False  # `submit` says what is wrong
         self._driver.use()
-        if self._book.get(last.sizes, ARGMAX) is not last.recipe or not last.may_follow():
+        if self._book.get(last.sizes, ARGMAX) is not last.recipe:
             return False
         slot = self._ring.take_after(last.slot, self._in_flight)
-        if slot is None:
+        if slot is None or not last.take_step():
             return False
-        last.slot = slot
+        self._repeatable = None  # if it fails nobody knows how far the device has moved on
         self._queue(last.recipe, slot, 0, last.sizes.rows)
+        last.slot, self._repeatable = slot, last
         self._in_flight.append(slot)
         return True
 
     def submit_unchosen(self, batch: StepBatch) -> None:
         """Queue a step whose tokens `choose` will choose; see `ChoosesLater`."""
         count = len(batch.logit_rows)
-        self._check_ahead(self.can_choose_later, count, count)
+        ahead = (self.can_choose_later, len(self._in_flight))
+        check_ahead(*ahead, count, count, self._driver.where)
         self._enqueue(batch, NO_ENDING, np.zeros(0, SAMPLED_ROW))
         self._unchosen = self._latest
         self._in_flight.append(cast("Slot", self._latest))
@@ -259,7 +262,7 @@ class CudaExecutable:
             return self._in_flight.popleft().ids()
         except DeviceError:
             self._in_flight.clear()
-            self._unchosen = None
+            self._unchosen = self._repeatable = None
             raise
 
     def argmax(self, rows: Int32s) -> Int32s:
@@ -280,6 +283,7 @@ class CudaExecutable:
 
     def run(self, entry: str, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run an entry that is no decoder step on arrays by name; outputs as copies."""
+        check_named(entry, self._driver.where)
         return run_named(self._driver, self._memory, self._reader, self._program(entry), inputs)
 
     def warm_up(self, max_seqs: int, max_context: int) -> None:
@@ -305,17 +309,6 @@ class CudaExecutable:
     def memory_bytes(self) -> dict[str, int]:
         """Device memory by purpose."""
         return self._memory.sizes()
-
-    def _check_ahead(self, can: bool, num_rows: int, expected: int) -> None:
-        """Refuse a step that cannot be queued."""
-        where = self._driver.where
-        if not can:
-            raise DeviceError(f"{where}: this artifact cannot run steps ahead")
-        if num_rows != expected:
-            raise DeviceError(f"{where}: submit: expected {expected} rows, got {num_rows}")
-        if len(self._in_flight) == MAX_IN_FLIGHT:
-            what = f"at most {MAX_IN_FLIGHT} steps in flight (collect one first)"
-            raise DeviceError(f"{where}: expected {what}")
 
     def _enqueue(
         self, batch: StepBatch, ending: str, rows: NDArray[np.void] | None = None

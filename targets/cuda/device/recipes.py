@@ -140,7 +140,11 @@ class RecipeBook:
             recipe.graph = self._capture(recipe)
             kind = (recipe.bucket, recipe.ending)
             if self._mode == "check" and num_rows and kind not in self._checked:
-                self._compare(recipe, num_rows)
+                try:
+                    self._compare(recipe, num_rows)
+                except BaseException:
+                    self._free(recipe)
+                    raise
                 self._checked.add(kind)
 
     def _time(self, recipe: Recipe, timer: LaunchTimer) -> None:

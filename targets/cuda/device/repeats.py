@@ -22,7 +22,7 @@ class Repeatable:
     """Its inputs as the host wrote them, until the first step follows."""
     _steps_left: int | None = field(default=None, init=False)
 
-    def may_follow(self) -> bool:
+    def take_step(self) -> bool:
         """Count one more step; False where a value would pass its limit."""
         if self._steps_left is None:
             self._steps_left = self.staged.steps_left()

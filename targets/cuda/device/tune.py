@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -42,6 +43,8 @@ MOST_COPIES, LEAST_LAUNCHES = 16, 8
 LEAST_ROUNDS, MOST_ROUNDS, ENOUGH_MS = 3, 9, 30.0
 WARM_MS = 300.0
 """Until clocks are up."""
+REST_S = 5e-3
+"""Before each round: at its limit of power a chip is slower, the more the longer it works."""
 SAMPLE_BYTES = 256 << 10
 """Of each result, compared with the others'."""
 MOST_DIFFERENCE = 2e-2
@@ -82,8 +85,10 @@ class Timed:
     reason: str = ""
 
 
-def tune(driver: Driver, artifact: Artifact, progress: Progress) -> tuple[dict[str, object], int]:
-    """A tuning file's content, and how many ways were left out."""
+def tune(
+    driver: Driver, artifact: Artifact, progress: Progress, rows: Collection[int] = ()
+) -> tuple[dict[str, object], int]:
+    """A tuning file's content, and how many ways were left out; ``rows``: see `Tunes`."""
     found, arch = read_listing(artifact)
     if arch != driver.chip.arch:
         raise ArtifactError(
@@ -91,6 +96,8 @@ def tune(driver: Driver, artifact: Artifact, progress: Progress) -> tuple[dict[s
             f" got those for {arch} (compile with --target cuda:{driver.chip.arch.replace('_', '')}"
             " --candidates)"
         )
+    if rows:
+        found = _of_rows(found, rows, str(artifact.path))
     with _Bench.opened(driver, artifact, found) as bench:
         timed = []
         for number, candidate in enumerate(found):
@@ -100,6 +107,16 @@ def tune(driver: Driver, artifact: Artifact, progress: Progress) -> tuple[dict[s
     records = sorted((_record(each) for each in good), key=_order)
     content: dict[str, object] = {"format": FORMAT, "arch": arch, "chip": driver.chip.name}
     return content | {"linear": records, "normed": []}, len(timed) - len(good)
+
+
+def _of_rows(found: Sequence[Candidate], rows: Collection[int], where: str) -> list[Candidate]:
+    """Candidates of so many rows."""
+    counts = {int(str(each.record["m"])) for each in found}
+    if missing := sorted(set(rows) - counts):
+        raise ArtifactError(
+            f"{where}: expected rows among {sorted(counts)}, got {missing[0]} (choose one of those)"
+        )
+    return [each for each in found if each.record["m"] in rows]
 
 
 def _record(timed: Timed) -> dict[str, object]:
@@ -273,18 +290,20 @@ class _Bench:
 
     def _rounds(self, graph: Handle) -> Iterator[float]:
         """Milliseconds of each round but the first ones."""
-        spent = self._round(graph)
+        spent = self._round(graph, 0.0)
         while not self._is_warm and 0 < spent < WARM_MS:
-            spent += self._round(graph)
+            spent += self._round(graph, 0.0)
         self._is_warm, spent = True, 0.0
         for number in range(MOST_ROUNDS):
             if number >= LEAST_ROUNDS and spent > ENOUGH_MS:
                 return
-            spent += (took := self._round(graph))
+            spent += (took := self._round(graph, REST_S))
             yield took
 
-    def _round(self, graph: Handle) -> float:
+    def _round(self, graph: Handle, rest_s: float) -> float:
         start, end = self._events
+        time.sleep(rest_s)
+        self._driver.launch_graph(graph, self._stream)  # or the start would wait for the host
         self._driver.record(start, self._stream)
         self._driver.launch_graph(graph, self._stream)
         self._driver.record(end, self._stream)
