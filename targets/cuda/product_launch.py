@@ -16,11 +16,9 @@ from .weight_form import WeightForm
 
 GEMV, GROUP_GEMV = "gemv.linear", "group_gemv.linear"
 GEMVS = (GEMV, GROUP_GEMV)
-PARTS = "matmul_parts.linear"
-NORMALIZES = (*GEMVS, PARTS)
 """Kernels that can normalize their rows on the way."""
 WHOLE_TILES = "matmul_tiles.linear"
-TAKES_FORMS = (GROUP_GEMV, PARTS, WHOLE_TILES)
+TAKES_FORMS = (GROUP_GEMV, "matmul_parts.linear", WHOLE_TILES)
 LOCKS = "locks"
 """Zeroed memory that programs count finished parts of tiles in; all launches share it."""
 
@@ -49,11 +47,10 @@ def launch_product(
     elif config.kernel == GEMV:
         given["scale"] = given.pop("w_scale", None)
         given.pop("w_zero", None)
-    if config.kernel in NORMALIZES:
+    if config.kernel in GEMVS:
         eps = norm.op.eps if norm is not None and isinstance(norm.op, RmsNorm) else 0.0
         weight = vector(ctx, norm.inputs[1]) if norm is not None else None
         given |= {"norm": weight, "eps": f32(eps)}
-    if config.kernel in GEMVS:
         every["OFFSET"] = 0.0
     elif config.can_share:
         given |= _shared(ctx, config)

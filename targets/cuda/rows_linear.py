@@ -4,8 +4,8 @@ Which kernel and tile a range of row counts gets: the fastest of those that were
 very product, else `tiles.linear_candidates` and what was measured for row counts beside these, all
 ranked by `choose_tile` with the model corrected by the nearest measurement of each.
 
-Products of few rows can normalize their input on the way. Where every reader of a norm is one that
-gains by it, the norm is not launched.
+A GEMV can normalize its input on the way. Where every reader of a norm is one that gains by it,
+the norm is not launched.
 """
 
 from __future__ import annotations
@@ -240,18 +240,17 @@ def _cost(config: LinearConfig, product: Product) -> TileCost:
 def normed_way(
     target: Target, reach: TokenRange, n: int, k: int, gated: bool, form: WeightForm = PLAIN
 ) -> LinearConfig | None:
-    """The way that normalizes its input, where that takes less than a launch of its own.
+    """The GEMV that normalizes its input, where that takes less than a launch of its own.
 
     It costs registers: of 128,256 outputs from rows of 4,096 43 µs, of 14,336 pairs of them 0.3.
-    Of more rows than a GEMV has x goes through shared memory twice: only where it was measured.
     """
     config, choice = choose(target, reach, n, k, gated, form)
-    if reach.high is None:
+    if config.kernel not in GEMVS or reach.high is None:
         return None
     product = Product(reach.high, n, k, gated, form)
     measured = exact(all_records(target.arch, "normed", target.tuning), product)
     if not measured:
-        return config if config.kernel in GEMVS and k <= SHORT_ROW else None
+        return config if k <= SHORT_ROW else None
     best = min(measured, key=lambda record: record.seconds)
     return best.config if best.seconds < choice.seconds + NORM_SECONDS else None
 

@@ -11,8 +11,6 @@ Layouts
   MAPS 0    x and w are pointers, tiles are loaded through tensor maps that each program makes
             (needs global scratch); MAPS 1: x and w are tensor maps made by the host, boxes as
             there; MAPS 2: loads of pointers, on any chip
-  norm      [K] or None: x is first normalized, x / sqrt(mean(x^2) + eps) * norm; bf16 x and w,
-            SPLITS 1, AHEAD 0
   partials  f32 [tiles * SPLITS, BLOCK_M * BLOCK_N], needs no initial values
   locks     i32 [tiles], zero before the first launch, every launch leaves them zero
             both are untouched where SPLITS is 1
@@ -25,8 +23,7 @@ Limits: any M and N; MAPS 0 and 1 ask for K % 8 == 0 and bases at 16 bytes; bloc
 Shared memory: num_stages * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 bytes; the tile's change of layout
   takes the place of the stages.
 SWAP: as in `split_k.py`. Numerics: bf16 products summed in f32 by the tensor cores, k ascending;
-  parts are added in ascending order: the same bits in every run. With norm x * norm is rounded to
-  bf16, and the row's factor is applied to the sum.
+  parts are added in ascending order: the same bits in every run.
 PDL: 1: waits before the first load of x; AHEAD: 1: reads the part's first step of w (MAPS 2 alone)
   to registers before it waits, and multiplies it last.
 """
@@ -67,49 +64,6 @@ def residual_tile(residual, m, n, rows, exists, N: tl.constexpr, SWAP: tl.conste
 
 
 @triton.jit
-def weighted(xs, squares, norm, k0, K: tl.constexpr, BLOCK_K: tl.constexpr):
-    """(xs times the weights of a norm, squares plus those of xs), BLOCK_K columns from k0."""
-    k = k0 + tl.arange(0, BLOCK_K)
-    weights = tl.load(norm + k, mask=k < K, other=0.0).to(tl.float32)
-    wide = xs.to(tl.float32)
-    return (wide * weights[None, :]).to(xs.dtype), tl.fma(wide, wide, squares)
-
-
-@triton.jit
-def by_rows(acc, squares, eps, K: tl.constexpr, SWAP: tl.constexpr):
-    """acc / sqrt(mean of a row's squares + eps)."""
-    factor = 1.0 / tl.sqrt(tl.sum(squares, 1) / K + eps)
-    return acc * (factor[None, :] if SWAP else factor[:, None])
-
-
-@triton.jit
-def load_weights(
-    w, n, exists, step, K: tl.constexpr, BLOCK_K: tl.constexpr, FORM: tl.constexpr,
-    ALL: tl.constexpr,
-):  # fmt: skip
-    """What BLOCK_K columns of rows n lie in, from pointers."""
-    PACKED: tl.constexpr = 2 if FORM == "i4" else 1  # numbers of an element
-    WIDTH: tl.constexpr = BLOCK_K // PACKED
-    return load_tile(w, n, exists, step * WIDTH, K // PACKED, WIDTH, ALL)
-
-
-@triton.jit
-def load_step(
-    x, w, m, n, rows, exists, row, column, step,
-    K: tl.constexpr, ALL: tl.constexpr, FORM: tl.constexpr, GATED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, MAPS: tl.constexpr,
-):  # fmt: skip
-    """BLOCK_K columns of x and of w; x and w are maps unless MAPS is 2."""
-    if MAPS == 2:
-        xs = load_x(x, m, rows, step * BLOCK_K, K, BLOCK_K, FORM)
-        ws = load_weights(w, n, exists, step, K, BLOCK_K, FORM, ALL)
-    else:
-        xs = x.load([row * BLOCK_M, step * BLOCK_K])
-        ws = load_w(w, column, step * BLOCK_K, GATED, BLOCK_N, BLOCK_K)
-    return xs, ws
-
-
-@triton.jit
 def leave_tile(
     acc, x_scale, w_scale, bias, residual, y, partials, locks, tile, part, row, column, m, n,
     exists, rows,
@@ -132,18 +86,19 @@ def leave_tile(
 
 @triton.jit
 def linear(
-    x, w, x_scale, w_scale, w_zero, bias, norm, residual, y, partials, locks, rows, eps,
+    x, w, x_scale, w_scale, w_zero, bias, residual, y, partials, locks, rows,
     K: tl.constexpr, N: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
     FORM: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     SPLITS: tl.constexpr, SWAP: tl.constexpr, MAPS: tl.constexpr, AHEAD: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """y = act(norm(x) @ W^T + bias) + residual, or act(gate) * up + residual."""
+    """y = act(x @ W^T + bias) + residual, or act(gate) * up + residual."""
     OUTPUTS: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
     STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
-    tl.static_assert(GROUP % BLOCK_K == 0 and (AHEAD == 0 or MAPS == 2))
-    tl.static_assert(norm is None or (SPLITS == 1 and AHEAD == 0 and FORM == "same"))
+    WIDTH: tl.constexpr = BLOCK_K // 2 if FORM == "i4" else BLOCK_K  # elements of w in a step
+    W_ROW: tl.constexpr = K // 2 if FORM == "i4" else K
+    tl.static_assert(GROUP % BLOCK_K == 0)
     x_map = map_x(x, rows, K, BLOCK_M, BLOCK_K) if MAPS == 0 else x
     w_map = map_w(w, K, N, GATED, BLOCK_N, BLOCK_K) if MAPS == 0 else w
     tile, part = tl.program_id(0) // SPLITS, tl.program_id(0) % SPLITS
@@ -154,29 +109,29 @@ def linear(
     n, exists = weight_rows(column, N, BLOCK_N, GATED)
     ALL: tl.constexpr = N % OUTPUTS == 0
     if AHEAD:
-        first_ws = load_weights(w, n, exists, begin, K, BLOCK_K, FORM, ALL)
+        tl.static_assert(MAPS == 2)
+        first_ws = load_tile(w, n, exists, begin * WIDTH, W_ROW, WIDTH, ALL)
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     FIRST: tl.constexpr = (
         residual is not None and ACT == "none" and not GATED and w_scale is None
-        and x_scale is None and norm is None and BLOCK_M * BLOCK_N <= 64 * 64
+        and x_scale is None and BLOCK_M * BLOCK_N <= 64 * 64
     )  # fmt: skip
     acc = tl.zeros((BLOCK_N, BLOCK_M) if SWAP else (BLOCK_M, BLOCK_N), tl.float32)
     # A small tile's sum starts with the residual, since nothing hides its loads at the end; a large
     # one would take it in through shared memory, and lose the loads of x and w in flight.
     if FIRST:
         acc = residual_tile(residual, m, n, tl.where(part == 0, rows, 0), exists, N, SWAP)
-    squares = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
     if AHEAD:
         first_xs = load_x(x, m, rows, begin * BLOCK_K, K, BLOCK_K, FORM)
     for step in range(begin + AHEAD, end):
-        xs, ws = load_step(
-            x_map, w_map, m, n, rows, exists, row, column, step,
-            K, ALL, FORM, GATED, BLOCK_M, BLOCK_N, BLOCK_K, MAPS,
-        )  # fmt: skip
-        if norm is not None:
-            xs, squares = weighted(xs, squares, norm, step * BLOCK_K, K, BLOCK_K)
+        if MAPS == 2:
+            xs = load_x(x, m, rows, step * BLOCK_K, K, BLOCK_K, FORM)
+            ws = load_tile(w, n, exists, step * WIDTH, W_ROW, WIDTH, ALL)
+        else:
+            xs = x_map.load([row * BLOCK_M, step * BLOCK_K])
+            ws = load_w(w_map, column, step * BLOCK_K, GATED, BLOCK_N, BLOCK_K)
         acc = add_group(
             xs, ws, acc, w_scale, w_zero, n, exists, step * BLOCK_K, K, FORM, GROUP, SWAP
         )
@@ -185,8 +140,6 @@ def linear(
             first_xs, first_ws, acc, w_scale, w_zero, n, exists, begin * BLOCK_K, K, FORM, GROUP,
             SWAP,
         )  # fmt: skip
-    if norm is not None:
-        acc = by_rows(acc, squares, eps, K, SWAP)
     leave_tile(
         acc, x_scale, w_scale, bias, None if FIRST else residual, y, partials, locks, tile, part,
         row, column, m, n, exists, rows, N, ACT, GATED, GROUP, BLOCK_M, BLOCK_N, SPLITS, SWAP,

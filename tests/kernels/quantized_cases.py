@@ -151,7 +151,6 @@ def inputs(case: Case, array: GroupArray, device: str, seed: int) -> dict[str, A
         scale = (torch.rand(case.m, generator=generator) + 0.5) / 100 * SMALL["e4m3"]
         given["x_scale"] = scale.to(device)
     if case.kernel is matmul_parts.linear:
-        given |= {"norm": None, "eps": EPS}
         size = grid(case) * case.tiles["BLOCK_M"] * case.tiles["BLOCK_N"]
         given["partials"] = torch.full((size,), float("nan"), device=device)
         given["locks"] = torch.zeros(grid(case), dtype=torch.int32, device=device)

@@ -30,9 +30,7 @@ TYPES = {
 
 def compiled(fn: Any, arch: int, constants: dict[str, Any], **options: Any) -> Any:
     constants = {"N": 4096, "K": 1024, "ACT": "none", "GATED": 0, "PDL": 0} | constants
-    absent: tuple[str, ...] = ("bias", "scale", "x_scale", "w_scale", "w_zero")
-    if fn is matmul_parts.linear and "norm" not in constants:
-        absent += ("norm",)
+    absent = ("bias", "scale", "x_scale", "w_scale", "w_zero")
     constants |= {name: None for name in absent if name in fn.arg_names}
     if "w_zero" in fn.arg_names:
         constants = {"FORM": "same", "GROUP": 0} | constants
