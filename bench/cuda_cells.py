@@ -37,7 +37,7 @@ Serve = Callable[[Prompts, int, bool], Served]
 PROMPTS = 5
 """Prompts whose first tokens are timed, one after the other."""
 REST_S = 2.0
-"""Before these: a chip that has worked at its limit of power is slower for about so long."""
+"""Before these: a chip that has worked at its limit of power is slower for a while."""
 WARM = "warm: "
 WARM_S, WARM_PROMPT = 1.0, 8192
 """How long a chip works on prompts of how many tokens, until it is warm."""
@@ -67,6 +67,12 @@ def ids(rng: random.Random, count: int, vocab: int) -> list[int]:
     return [rng.randrange(10, vocab - 10) for _ in range(count)]
 
 
+def first_token_ms(serve: Serve, rng: random.Random, vocab: int, prompt: int) -> float:
+    """The median of `PROMPTS` prompts, one after the other, after one more of that length."""
+    times = [serve([ids(rng, prompt, vocab)], 1, True).seconds for _ in range(1 + PROMPTS)]
+    return 1e3 * statistics.median(times[1:])
+
+
 def first_token(prompt: int) -> Cell:
     """Time to the only token of an answer, alone: the median of five, after one of that length.
 
@@ -76,8 +82,7 @@ def first_token(prompt: int) -> Cell:
 
     def measure(serve: Serve, rng: random.Random, vocab: int) -> float:
         time.sleep(REST_S)
-        times = [serve([ids(rng, prompt, vocab)], 1, True).seconds for _ in range(1 + PROMPTS)]
-        return 1e3 * statistics.median(times[1:])
+        return first_token_ms(serve, rng, vocab, prompt)
 
     return Cell(f"first token after {prompt}", "ms", measure, 1, prompt)
 
@@ -89,8 +94,7 @@ def first_token_warm(prompt: int) -> Cell:
         begun = time.perf_counter()
         while time.perf_counter() - begun < WARM_S:
             serve([ids(rng, WARM_PROMPT, vocab)], 1, True)
-        times = [serve([ids(rng, prompt, vocab)], 1, True).seconds for _ in range(1 + PROMPTS)]
-        return 1e3 * statistics.median(times[1:])
+        return first_token_ms(serve, rng, vocab, prompt)
 
     return Cell(f"{WARM}first token after {prompt}", "ms", measure, 1, prompt)
 
