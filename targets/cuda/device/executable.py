@@ -214,9 +214,9 @@ class CudaExecutable:
         self._driver.use()
         if self._book.get(last.sizes, ARGMAX) is not last.recipe:
             return False
-        slot = self._ring.take_after(last.slot, self._in_flight)
-        if slot is None or not last.take_step():
+        if not last.take_step():
             return False
+        slot = self._ring.take_after(last.slot)
         self._repeatable = None  # if it fails nobody knows how far the device has moved on
         self._queue(last.recipe, slot, 0, last.sizes.rows)
         last.slot, self._repeatable = slot, last

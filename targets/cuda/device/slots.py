@@ -123,10 +123,9 @@ class SlotRing:
             self._next = (self._next + 1) % NUM_SLOTS
         return self._take(self._next)
 
-    def take_after(self, slot: Slot, in_flight: Collection[Slot]) -> Slot | None:
-        """The one that follows a slot; None where its tokens are in flight."""
-        number = (slot.number + 1) % NUM_SLOTS
-        return None if self._slots[number] in in_flight else self._take(number)
+    def take_after(self, slot: Slot) -> Slot:
+        """The one that follows a slot, which is the only one that may be in flight."""
+        return self._take((slot.number + 1) % NUM_SLOTS)
 
     def _take(self, number: int) -> Slot:
         slot = self._slots[number]
