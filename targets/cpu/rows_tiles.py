@@ -21,10 +21,8 @@ from ..table import OperatorRow
 from . import rows_int8
 from .rows_native import DEPTH, LANES, TILE_LAYOUT
 
-BLOCK_ROWS = (1, 4, 16, 64)
-"""Rows of a program; 64 is what an unpacked weight is used for in a prompt."""
-SKINNY = 16
-"""Up to so many rows the weights are most of the work."""
+FEW_ROWS = (1, 4, 16)
+"""Rows of a program where the weights are most of the work."""
 WHY = "its sums are AMX tiles of bf16 where the machine has them, its scales lie by its integers"
 
 
@@ -104,27 +102,22 @@ def _launch(
         needed = has_scales or constants["HAS_MIN"]
         arguments["side"] = ctx.memory(side) if side and needed else None
     for reach, guard in row_ranges(ctx, rows):
-        of_integers = x.type.dtype == I8
-        block_m, block_n = _tile(reach, halves, of_integers)
+        block_m, block_n = _tile(reach, halves, w.type.dtype == BF16)
         tiles = {"BLOCK_M": block_m, "BLOCK_N": block_n}
-        if w.type.dtype != BF16:
-            # Sums of two records meet a large tile of results in one pass over it.
-            is_large = of_integers and block_m > SKINNY
-            tiles["RECORDS"] = 2 if is_large and k % (2 * DEPTH) == 0 else 1
         grid = (_blocks(rows, block_m, guard), -(-(n // halves) // block_n), 1)
         ctx.launch(f"tile_linear.{name}", grid, arguments, {**constants, **tiles})
 
 
-def _tile(reach: TokenRange, halves: int, of_integers: bool) -> tuple[int, int]:
+def _tile(reach: TokenRange, halves: int, is_dense: bool) -> tuple[int, int]:
     """Rows and outputs of a program, outputs of each half of a gated product.
 
-    What a group of 8-bit x costs for itself (bf16 of it, its sum) wants many outputs to share it;
-    then a gated product has fewer rows, for its results to stay in the nearest cache.
+    Unpacking a weight wants many rows to share it, what a group of x costs for itself (its sum, bf16
+    of integers) many outputs; and results should stay in the nearest cache.
     """
-    rows = next((m for m in BLOCK_ROWS if reach.nominal <= m), BLOCK_ROWS[-1])
-    if rows <= SKINNY:
-        return rows, 64 // halves
-    return (rows // halves, 64) if of_integers else (rows, 32 // halves)
+    for rows in FEW_ROWS:
+        if reach.nominal <= rows:
+            return rows, 64 // halves
+    return (64, 32) if is_dense else (32, 64)
 
 
 def _blocks(rows: Dim, block_m: int, guard: Dim) -> Dim:

@@ -11,7 +11,7 @@ Layouts
   Arguments that are None are given as constants and are no parameters of the compiled kernel.
 Grid: (cdiv(M, BLOCK_M), cdiv(N, BLOCK_N), 1).
 Limits: BLOCK_M a power of two, BLOCK_N one of at least 16; K % 32 == 0, K % 256 == 0 for SUPER;
-  any N, for a gated product N % 16 == 0; RECORDS, of one turn, divides K/32. rows = M is an i32.
+  any N, for a gated product N % 16 == 0. rows = M is an i32.
 Numerics: `tl.dot` of bf16 by bf16: per group of inputs the even and the odd ones are two chains of
   f32 fma from 0, S = even + odd. Integers are exact in bf16. acc = fma(S, d, acc), then
   fma(sum of x, m, acc): the same bits for every BLOCK_M, and those of the kernels written by hand.
@@ -204,7 +204,6 @@ def tile_linear(
     K: tl.constexpr, N: tl.constexpr, ACT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr,
     HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr, WITH_SCALES: tl.constexpr,
-    RECORDS: tl.constexpr,
 ):  # fmt: skip
     """y = act(x @ W^T + bias) + residual."""
     m0 = tl.program_id(0) * BLOCK_M
@@ -215,11 +214,10 @@ def tile_linear(
         side += m0.to(tl.int64) * (K // 32)
     block = blocks_of(n0, N, BLOCK_N)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for turn in range(K // (32 * RECORDS)):
-        for part in tl.static_range(RECORDS * 32 // GROUP):
-            g = turn * RECORDS + part // (32 // GROUP)
+    for g in range(K // 32):
+        for part in tl.static_range(32 // GROUP):
             acc = add_group(
-                acc, x, w, side, block, m, g, rows - m0, part % (32 // GROUP),
+                acc, x, w, side, block, m, g, rows - m0, part,
                 K, BLOCK_N, BITS, GROUP, HAS_MIN, ZERO, SUPER, WITH_SCALES,
             )  # fmt: skip
     finish(acc, bias, residual, y, m0, m, n0 + tl.arange(0, BLOCK_N), rows, N, ACT, BLOCK_M)
@@ -231,7 +229,6 @@ def gated_tile_linear(
     K: tl.constexpr, N: tl.constexpr, ACT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr,
     HAS_MIN: tl.constexpr, ZERO: tl.constexpr, SUPER: tl.constexpr, WITH_SCALES: tl.constexpr,
-    RECORDS: tl.constexpr,
 ):  # fmt: skip
     """y[M, N] = act(x @ G^T) * (x @ U^T); w holds G's blocks, then U's."""
     m0 = tl.program_id(0) * BLOCK_M
@@ -244,15 +241,14 @@ def gated_tile_linear(
     up = gate + N // 16
     acc_gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     acc_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for turn in range(K // (32 * RECORDS)):
-        for part in tl.static_range(RECORDS * 32 // GROUP):
-            g = turn * RECORDS + part // (32 // GROUP)
+    for g in range(K // 32):
+        for part in tl.static_range(32 // GROUP):
             acc_gate = add_group(
-                acc_gate, x, w, side, gate, m, g, rows - m0, part % (32 // GROUP),
+                acc_gate, x, w, side, gate, m, g, rows - m0, part,
                 K, BLOCK_N, BITS, GROUP, HAS_MIN, ZERO, SUPER, WITH_SCALES,
             )  # fmt: skip
             acc_up = add_group(
-                acc_up, x, w, side, up, m, g, rows - m0, part % (32 // GROUP),
+                acc_up, x, w, side, up, m, g, rows - m0, part,
                 K, BLOCK_N, BITS, GROUP, HAS_MIN, ZERO, SUPER, WITH_SCALES,
             )  # fmt: skip
     acc = activate(acc_gate, ACT) * acc_up

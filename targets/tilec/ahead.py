@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from .context import Context, is_lazy
+from . import bands
+from .context import EFFECTS, Context, is_lazy
 from .expr import Expr
 from .ir import BF16, Op, Value
 from .storage import Bound
 
-EFFECTS = frozenset(("tt.store", "tt.atomic_rmw", "tt.atomic_cas"))
 Fill = Callable[[Context, str, Value], None]
 """Stores a right side into a C++ variable."""
 
@@ -87,7 +87,9 @@ def _candidates(ctx: Context, loop_op: Op) -> Iterator[Op]:
             continue
         rows, columns = op.result.shape[-2:]
         regular = len(op.result.shape) == 2 and rows > 1 and columns % 16 == 0
-        if regular and op.operands[0].shape[1] > 1 and _decided(loop_op, op.operands[1]):
+        if not regular or op.operands[0].shape[1] < 2 or bands.takes(ctx, op):
+            continue  # a product in bands comes late enough after its right side
+        if _decided(loop_op, op.operands[1]):
             yield op
 
 

@@ -23,6 +23,9 @@ _UNSIGNED_USERS = frozenset(
     f"arith.{name}" for name in ("uitofp", "extui", "shrui", "divui", "remui", "maxui", "minui")
 )
 
+EFFECTS = frozenset(("tt.store", "tt.atomic_rmw", "tt.atomic_cas"))
+"""Operations that change memory."""
+
 
 class Context:
     """Everything the rules share; `emulation` and `hazards` only where a chip is emulated."""

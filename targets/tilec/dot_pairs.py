@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 
-from . import ahead
+from . import ahead, bands
 from .context import Context
 from .expr import LANES, Expr, constant
 from .index import Index, flatten, lane_index
@@ -79,23 +79,20 @@ def _rows(ctx: Context, op: Op, b: Value) -> None:
     em = ctx.em
     a, _, c = op.operands
     (rows, depth), columns = a.shape, b.shape[1]
-    zero = _is_zero(ctx, c)
+    if bands.takes(ctx, op):
+        _in_bands(ctx, op)
+        return
+    zero = bands.is_zero(c)
     if zero:
         memory = new_memory(em, op.result.shape, F32, em.level)
     else:
         memory = accumulator(ctx, op, c)
     left, stride, bound = _left(ctx, a)
     made = ctx.ahead.get(op)
-    if made is None:
-        right = em.name("pairs")
-        em.line(f"Pairs<{depth}, {columns}> {right};")
-        fill(ctx, right, b)
-    else:
-        right = f"*{made.now}"
+    right = _right(ctx, b, made)
     sizes = f"{rows}, {columns}, {depth}, {'true' if zero else 'false'}"
     sides = f"{left}, {stride}, {bound}, {right}"
-    if "Tiles tiles;" not in em.scopes[0].lines:
-        em.line("Tiles tiles;", 0)
+    _declare_tiles(ctx)
     product = f"dot_pairs<{sizes}>(tiles, {memory.pointer}, {columns}, {sides});"
     if made is None:
         em.line(product)
@@ -111,11 +108,38 @@ def _rows(ctx: Context, op: Op, b: Value) -> None:
     bind_accumulator(ctx, op, c, memory)
 
 
-def _is_zero(ctx: Context, c: Value) -> bool:
-    op = c.op
-    while op is not None and op.name in ("tt.splat", "tt.broadcast"):
-        op = op.operands[0].op
-    return op is not None and op.name == "arith.constant" and op.attrs["value"] == 0
+def _in_bands(ctx: Context, op: Op) -> None:
+    """Both sides now, the product where it is used: see `bands`."""
+    em = ctx.em
+    a, b, _ = op.operands
+    depth, columns = b.shape
+    left, stride, bound = _left(ctx, a)
+    right = _right(ctx, b, None)
+    _declare_tiles(ctx)
+
+    def make(first: Expr, target: str) -> None:
+        rows = f"rows_of_band({bound}, {first.text})"
+        sides = f"{left} + int64_t({first.text}) * ({stride}), {stride}, {rows}, {right}"
+        sizes = f"{bands.ROWS}, {columns}, {depth}, true"
+        em.line(f"dot_pairs<{sizes}>(tiles, {target}, {columns}, {sides});")
+
+    ctx.env[op.result] = bands.Banded(op.result.shape, make)
+
+
+def _right(ctx: Context, b: Value, made: ahead.Ahead | None) -> str:
+    """The right side in pairs: made now, or one iteration ago."""
+    if made is not None:
+        return f"*{made.now}"
+    name = ctx.em.name("pairs")
+    depth, columns = b.shape
+    ctx.em.line(f"Pairs<{depth}, {columns}> {name};")
+    fill(ctx, name, b)
+    return name
+
+
+def _declare_tiles(ctx: Context) -> None:
+    if "Tiles tiles;" not in ctx.em.scopes[0].lines:
+        ctx.em.line("Tiles tiles;", 0)
 
 
 def _left(ctx: Context, a: Value) -> tuple[str, str, str]:
@@ -152,7 +176,7 @@ def _row_bound(ctx: Context, a: Value) -> Expr | None:
     if load is None or load.name != "tt.load" or len(load.operands) < 3:
         return None
     test = _row_test(load.operands[1])
-    if test is None or test.attrs["word"] != "slt" or not _is_zero(ctx, load.operands[2]):
+    if test is None or test.attrs["word"] != "slt" or not bands.is_zero(load.operands[2]):
         return None
     number, bound = (_behind(v) for v in test.operands)
     is_row = number.op is not None and number.op.name == "tt.make_range"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import LoweringError
 from . import control, dot, limits, reduce, split
-from .context import Context, is_lazy
+from .context import EFFECTS, Context, is_lazy
 from .emulation import HEADERS, Emulation
 from .expr import Expr, scalar_c
 from .footprint import Footprint, footprint
@@ -28,7 +28,6 @@ _BARRIERS = ("ttg.barrier", "gpu.barrier")
 """A program is one thread here, its stores are in order."""
 _SILENT = frozenset((*_ENDS, *_BARRIERS))
 HEAVY = frozenset(("tt.store", "tt.dot", "tt.reduce", "tt.scan", "scf.for", "scf.while"))
-_EFFECTS = frozenset(("tt.store", "tt.atomic_rmw", "tt.atomic_cas"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +198,7 @@ def _run(ctx: Context, op: Op) -> None:
 
 
 def _has_effect(op: Op) -> bool:
-    return any(inner.name in _EFFECTS for inner in op.walk())
+    return any(inner.name in EFFECTS for inner in op.walk())
 
 
 def _settle_loads(ctx: Context, op: Op) -> None:

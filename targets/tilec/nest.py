@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
+from . import bands
 from .context import Context, is_lazy
 from .expr import LANES, Emitter, Expr, constant, scalar_c, vector_c
 from .index import Index, lane_index, unflatten
@@ -121,8 +122,26 @@ def fill(ctx: Context, memory: Memory, value: Value) -> None:
     if axis == 0 and ctx.emulation is not None and _turns(memory, value):
         _fill_turned(ctx, memory, value)
         return
+    if products := bands.behind(ctx, value):
+        _fill_bands(ctx, memory, value, products)
+        return
     for index in tile(ctx, memory.shape, [value], axis):
         memory.write(ctx.em, index, ctx.at(value, index))
+
+
+def _fill_bands(
+    ctx: Context, memory: Memory, value: Value, products: list[bands.Banded]
+) -> None:
+    em, (rows, columns) = ctx.em, memory.shape
+    with loop(em, rows, bands.ROWS) as first:
+        for product in products:
+            product.start(em, first)
+        for index in tile(ctx, (bands.ROWS, columns), [value]):
+            row, column = index.dims
+            at = Index((em.add(first, row), column))
+            memory.write(em, at, ctx.at(value, at))
+        for product in products:
+            product.end()
 
 
 def _turns(memory: Memory, value: Value) -> bool:

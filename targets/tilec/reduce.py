@@ -9,12 +9,14 @@ from .context import Context, elementwise
 from .expr import LANES, Emitter, Expr, constant, scalar_c, vector_c
 from .index import Index, lane_index
 from .ir import I32, Block, Op, Value
-from .nest import loop, memory_of, nest, pin
+from .nest import cost, loop, memory_of, nest, pin
 from .storage import Bound, Memory, Parts, Registers, Storage, form_of, new_memory
 
 ReadChunk = Callable[[Expr], list[Expr]]
 UNROLLED = 16
 """Vectors of a row that are reduced without a loop."""
+WRITTEN_OUT = 512
+"""Instructions at most to read sixteen rows that are reduced at once."""
 
 
 def combine(em: Emitter, region: Block, left: list[Expr], right: list[Expr]) -> list[Expr]:
@@ -48,6 +50,13 @@ def lower_reduce(ctx: Context, op: Op) -> None:
     rows = shape[:axis] + shape[axis + 1 :]
     along_lanes = axis == len(shape) - 1 and shape[axis] % LANES == 0
     outputs = [_Output(ctx.em, result, rows, along_lanes) for result in op.results]
+    if along_lanes and _may_take_sixteen(ctx, op, rows, shape[axis]):
+        for row, lanes in _sixteen_rows(ctx, op, rows, axis):
+            for output, expr in zip(outputs, lanes, strict=True):
+                output.put(row, expr)
+        for output in outputs:
+            ctx.env[output.value] = output.storage()
+        return
     element_rows = element_nest(ctx.em, rows) if along_lanes else nest(ctx.em, rows)
     for row in element_rows:
         reducer = _lanes_row if along_lanes else _column
@@ -101,8 +110,60 @@ class _Output:
         return kind(self.pieces, self.rows, self.level)
 
 
+def _may_take_sixteen(ctx: Context, op: Op, rows: tuple[int, ...], extent: int) -> bool:
+    """Whether rows come in sixteens, of 32-bit lanes, and reading so many is short code."""
+    whole = bool(rows) and rows[-1] % LANES == 0
+    if not whole or any(vector_c(value.element) not in ("vf", "vi") for value in op.results):
+        return False
+    chunks = covered(ctx, extent) // LANES
+    reading = sum([cost(ctx, value, {}) for value in op.operands])
+    return chunks <= UNROLLED and LANES * chunks * reading <= WRITTEN_OUT
+
+
+def _sixteen_rows(
+    ctx: Context, op: Op, rows: tuple[int, ...], axis: int
+) -> Iterator[tuple[Index, list[Expr]]]:
+    """Sixteen rows and their results, a lane each: the same operations as for each by itself.
+
+    A step that brings halves of a row together does so for two rows, so that no lane idles: 15
+    steps of a vector and 30 shuffles in place of 64 and 64.
+    """
+    em = ctx.em
+    for outer in element_nest(em, rows[:-1]):
+        with loop(em, rows[-1], LANES) as base:
+            waiting: list[tuple[int, list[Expr]]] = []
+            for slot in range(LANES):
+                at = em.add(base, constant(slot % 4 * 4 + slot // 4, I32))  # see `halves`
+                lanes, half = _partial_row(ctx, op, Index((*outer.dims, at)), axis), LANES // 2
+                while waiting and waiting[-1][0] == half:
+                    lanes = _halved(em, op.regions[0], half, waiting.pop()[1], lanes)
+                    half //= 2
+                waiting.append((half, lanes))
+            ((_, lanes),) = waiting
+            yield Index((*outer.dims, lane_index(base))), lanes
+
+
+def _halved(
+    em: Emitter, region: Block, half: int, left: list[Expr], right: list[Expr]
+) -> list[Expr]:
+    """One step of the rows in two vectors, as one vector."""
+    sides = []
+    for is_odd in ("false", "true"):
+        made = []
+        for a, b in zip(left, right, strict=True):
+            text = f"halves<{half}, {is_odd}>({a.text}, {b.text})"
+            made.append(em.vector(text, a.type, max(a.level, b.level), ext=a.ext))
+        sides.append(made)
+    return [pin(em, e, "registers") for e in combine(em, region, *sides)]
+
+
 def _lanes_row(ctx: Context, op: Op, row: Index, axis: int) -> list[Expr]:
-    """One row along the lanes: up to four partial vectors, then a tree, then lanes by halves."""
+    """One row along the lanes: partial vectors, then lanes by halves."""
+    return _horizontal(ctx.em, op.regions[0], _partial_row(ctx, op, row, axis))
+
+
+def _partial_row(ctx: Context, op: Op, row: Index, axis: int) -> list[Expr]:
+    """One row as a vector: up to four of them, then a tree."""
     em, region = ctx.em, op.regions[0]
     extent = covered(ctx, op.operands[0].shape[axis])
     chunks = extent // LANES
@@ -121,7 +182,7 @@ def _lanes_row(ctx: Context, op: Op, row: Index, axis: int) -> list[Expr]:
         partial = _looped(em, region, partial, extent, read)
     while len(partial) > 1:
         partial = [combine(em, region, *partial[j : j + 2]) for j in range(0, len(partial), 2)]
-    return _horizontal(em, region, partial[0])
+    return partial[0]
 
 
 def _looped(

@@ -18,7 +18,7 @@ from sglk.targets.tilec.run import load
 
 ISAS = [n for n in ("x86_64_v4_amx", "x86_64_v4", "x86_64_v3") if isa_supported(n)] or ["generic"]
 POISON = -7.0
-TILES = [(1, 64), (4, 32), (16, 64), (64, 32), (64, 128)]
+TILES = [(1, 64), (4, 32), (16, 64), (64, 32), (32, 64)]
 KINDS = {
     "uint16": "*bf16", "uint8": "*u8", "int8": "*i8", "float32": "*fp32", "int32": "*i32",
 }  # fmt: skip
@@ -85,7 +85,6 @@ class Weight:
         constants = {"K": self.k, "N": n, "BLOCK_M": tile[0], "BLOCK_N": tile[1]} | self.constants
         if not self.is_dense:
             constants["WITH_SCALES"] = integers
-            constants["RECORDS"] = 2 if tile[0] > 16 and self.k % 64 == 0 else 1
         if integers:
             args["x"], args["side"] = QuantizeRows().reference(x)
         elif self.constants.get("HAS_MIN"):

@@ -299,4 +299,47 @@ template <int S> INL vi rot(vi a) {
 template <int S> INL vf rot(vf a) { return bits_f(rot<S>(bits_i(a))); }
 template <int S> INL vm rot(vm a) { return int_mask(rot<S>(mask_bits(a))); }
 
+// Halves of two vectors side by side, for sixteen reductions at once: lanes l of evens and of odds
+// are what rot<H> brings together, H = 8, 4, 2, 1 in this order. Each vector holds 8 / H rows, then
+// 16 / H. When all sixteen are in one vector, lane 4 i + j is the row that was given as 4 j + i-th.
+#if defined(TC_AVX512)
+template <int H, bool ODD> INL vi halves(vi a, vi b) {
+  const __m512i x = (__m512i)a.p[0], y = (__m512i)b.p[0];
+  vi r;
+  if (H == 8) r.p[0] = (ni)_mm512_shuffle_i32x4(x, y, ODD ? 0xee : 0x44);
+  else if (H == 4) r.p[0] = (ni)_mm512_shuffle_i32x4(x, y, ODD ? 0xdd : 0x88);
+  else r.p[0] = (ni)_mm512_shuffle_ps((__m512)x, (__m512)y, H == 2 ? (ODD ? 0xee : 0x44) : (ODD ? 0xdd : 0x88));
+  return r;
+}
+#elif defined(TC_AVX2)
+template <int H, bool ODD> INL vi halves(vi a, vi b) {
+  vi r;
+  if (H == 8) {
+    r.p[0] = a.p[ODD], r.p[1] = b.p[ODD];
+  } else if (H == 4) {
+    r.p[0] = (ni)_mm256_permute2x128_si256((__m256i)a.p[0], (__m256i)a.p[1], ODD ? 0x31 : 0x20);
+    r.p[1] = (ni)_mm256_permute2x128_si256((__m256i)b.p[0], (__m256i)b.p[1], ODD ? 0x31 : 0x20);
+  } else {
+    constexpr int CHOICE = H == 2 ? (ODD ? 0xee : 0x44) : (ODD ? 0xdd : 0x88);
+    EACH(r.p[I] = (ni)_mm256_shuffle_ps((__m256)a.p[I], (__m256)b.p[I], CHOICE))
+  }
+  return r;
+}
+#else
+template <int H, bool ODD> INL vi halves(vi a, vi b) {
+  vi r;
+  for (int j = 0; j < 16; ++j) {  // by lanes of four: which of them, or which pair in each
+    const int part = j / 4, lane = j % 4;
+    if (H == 8) TC_LANE32(r, j) = TC_LANE32((part < 2 ? a : b), 8 * ODD + j % 8);
+    else if (H == 4) TC_LANE32(r, j) = TC_LANE32((part < 2 ? a : b), 8 * (part % 2) + 4 * ODD + lane);
+    else if (H == 2) TC_LANE32(r, j) = TC_LANE32((lane < 2 ? a : b), 4 * part + 2 * ODD + lane % 2);
+    else TC_LANE32(r, j) = TC_LANE32((lane < 2 ? a : b), 4 * part + 2 * (lane % 2) + ODD);
+  }
+  return r;
+}
+#endif
+template <int H, bool ODD> INL vf halves(vf a, vf b) {
+  return bits_f(halves<H, ODD>(bits_i(a), bits_i(b)));
+}
+
 }  // namespace tilec

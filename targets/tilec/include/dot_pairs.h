@@ -9,6 +9,9 @@ namespace tilec {
 
 constexpr int kPairDepth = 32;
 
+// Of `rows` rows, those from `first` on that lie in 16.
+INL int rows_of_band(int rows, int first) { return rows <= first ? 0 : rows - first < 16 ? rows - first : 16; }
+
 INL vf one_step(vf acc, vf even, vf odd) { return add(acc, add(even, odd)); }
 INL float one_step(float acc, float even, float odd) { return acc + (even + odd); }
 
