@@ -111,8 +111,8 @@ def _launch(
 def _tile(reach: TokenRange, halves: int, is_dense: bool) -> tuple[int, int]:
     """Rows and outputs of a program, outputs of each half of a gated product.
 
-    Unpacking a weight wants many rows to share it, what a group of x costs for itself (its sum, bf16
-    of integers) many outputs; and results should stay in the nearest cache.
+    Unpacking a weight wants many rows to share it, what a group of x costs for itself (its sum,
+    bf16 of integers) many outputs; and results should stay in the nearest cache.
     """
     for rows in FEW_ROWS:
         if reach.nominal <= rows:

@@ -14,7 +14,8 @@ GROUP = 3 a tile holds 21 1/3 queries. Decode: BLOCK_M = next power of two of GR
 owns the tiles from query_start[s] * GROUP // BLOCK_M + s on: enough for its rows, disjoint from its
 neighbours', found by binary search; the few left over end at once.
 Options: WINDOW (0: none) keys with key <= query - WINDOW are masked; SOFTCAP (0.0: none)
-cap * tanh(score / cap).
+cap * tanh(score / cap). BF16: q, keys, values and the softmax's weights are rounded to bf16, as
+`PagedAttention.products` says; a sum over 32 is then that of tilec's products of bf16.
 Limits: BLOCK_M, PAGE powers of two; BLOCK_D = next power of two of D; S < 2^16. Rows of padding
 (beyond query_start[S]) and of empty sequences are not written.
 Numerics: online softmax, one page per step, pages counted from the sequence's start. For a row, a
@@ -47,7 +48,7 @@ def find_sequence(query_start, tile, seqs, GROUP: tl.constexpr, BLOCK_M: tl.cons
 def score_page(
     qs, k, key, position, scale,
     D: tl.constexpr, PAGE: tl.constexpr, BLOCK_D: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BF16: tl.constexpr,
 ):  # fmt: skip
     """Masked scores [BLOCK_M, PAGE] of one page; `key` are the absolute positions of its keys."""
     d = tl.arange(0, BLOCK_D)
@@ -57,7 +58,10 @@ def score_page(
     else:
         ks = tl.load(pointers, mask=d[:, None] < D, other=0.0)
     zero = tl.zeros((qs.shape[0], PAGE), tl.float32)
-    score = tl.dot(qs, ks.to(tl.float32), zero, input_precision="ieee") * scale
+    if BF16:
+        score = tl.dot(qs, ks.to(tl.bfloat16), zero) * scale
+    else:
+        score = tl.dot(qs, ks.to(tl.float32), zero, input_precision="ieee") * scale
     if SOFTCAP > 0.0:
         score = SOFTCAP * tanh(score / SOFTCAP)
     seen = key[None, :] <= position[:, None]
@@ -75,7 +79,17 @@ def load_values(v, key, length, D: tl.constexpr, PAGE: tl.constexpr, BLOCK_D: tl
         vs = tl.load(pointers, mask=key[:, None] < length, other=0.0)
     else:
         vs = tl.load(pointers, mask=(key[:, None] < length) & (d[None, :] < D), other=0.0)
-    return vs.to(tl.float32)
+    return vs
+
+
+@triton.jit
+def add_values(acc, weight, vs, BF16: tl.constexpr):
+    """acc + weight @ V of one page."""
+    if BF16:
+        acc = tl.dot(weight.to(tl.bfloat16), vs.to(tl.bfloat16), acc)
+    else:
+        acc = tl.dot(weight, vs.to(tl.float32), acc, input_precision="ieee")
+    return acc
 
 
 @triton.jit
@@ -83,6 +97,7 @@ def paged_attention(
     q, k_cache, v_cache, query_start, seq_lens, page_table, sinks, y, seqs, pages, scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
+    BF16: tl.constexpr,
 ):  # fmt: skip
     """y = softmax(scale * q @ k^T, masked) @ v."""
     head = tl.program_id(0)
@@ -106,6 +121,8 @@ def paged_attention(
         if D != BLOCK_D:
             inside = inside & (d[None, :] < D)
         qs = tl.load(q + base + at, mask=inside, other=0.0)
+        if BF16:
+            qs = qs.to(tl.bfloat16)
         if sinks is None:
             best = tl.full((BLOCK_M,), NEVER, tl.float32)
             total = tl.zeros((BLOCK_M,), tl.float32)
@@ -124,13 +141,13 @@ def paged_attention(
             page = tl.load(page_table + seq * pages + p).to(tl.int64)
             cell = (page * KV_HEADS + head) * (D * PAGE)
             score = score_page(
-                qs, k_cache + cell, key, position, scale, D, PAGE, BLOCK_D, WINDOW, SOFTCAP
-            )
+                qs, k_cache + cell, key, position, scale, D, PAGE, BLOCK_D, WINDOW, SOFTCAP, BF16,
+            )  # fmt: skip
             new_best = tl.maximum(best, tl.max(score, 1))
             weight = tl.exp(score - new_best[:, None])
             shrink = tl.exp(best - new_best)
             total = total * shrink + tl.sum(weight, 1)
             vs = load_values(v_cache + cell, key, length, D, PAGE, BLOCK_D)
-            acc = tl.dot(weight, vs, acc * shrink[:, None], input_precision="ieee")
+            acc = add_values(acc * shrink[:, None], weight, vs, BF16)
             best = new_best
         tl.store(y + base + at, acc / total[:, None], mask=inside)

@@ -143,6 +143,7 @@ def emit_paged_attention(node: Node, ctx: Lowering) -> None:
         "SOFTCAP": op.softcap or 0.0,
         "BLOCK_M": block_m,
         "BLOCK_D": next_power_of_two(int(head_dim)),
+        "BF16": op.products == BF16,
     }
     tiles = as_dim(_tiles_below(tokens, group, block_m) + seqs)
     ctx.launch("attention.paged_attention", (kv_heads, tiles, 1), arguments, constants)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from . import bands
 from .context import EFFECTS, Context, is_lazy
+from .dot_forms import Form, form
 from .expr import Expr
-from .ir import BF16, Op, Value
+from .ir import Op, Value
 from .storage import Bound
 
 Fill = Callable[[Context, str, Value], None]
@@ -79,17 +79,12 @@ def _evaluate(ctx: Context, loop_op: Op, b: Value, counter: Expr, target: str, f
 
 
 def _candidates(ctx: Context, loop_op: Op) -> Iterator[Op]:
-    """Dots of bf16 right in the body, of several rows, whose right side the counter decides."""
+    """Dots of bf16 right in the body that store their right side, which the counter decides."""
     if ctx.emulation is not None or any(op.name in EFFECTS for op in loop_op.walk()):
         return  # a load is checked where it stands, not an iteration before
     for op in loop_op.regions[0].ops:
-        if op.name != "tt.dot" or any(v.element != BF16 for v in op.operands[:2]):
-            continue
-        rows, columns = op.result.shape[-2:]
-        regular = len(op.result.shape) == 2 and rows > 1 and columns % 16 == 0
-        if not regular or op.operands[0].shape[1] < 2 or bands.takes(ctx, op):
-            continue  # a product in bands comes late enough after its right side
-        if _decided(loop_op, op.operands[1]):
+        # a product in bands comes late enough after its right side
+        if form(ctx, op) is Form.WHOLE and _decided(loop_op, op.operands[1]):
             yield op
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from . import dot_pairs
 from .context import Context
+from .dot_forms import form
 from .expr import LANES, Expr, constant
 from .index import Index, lane_index
 from .ir import F32, I32, Element, Op, Scalar, Value
@@ -27,8 +28,8 @@ def lower_dot(ctx: Context, op: Op) -> None:
     rows, columns = op.result.shape[-2:]
     element = op.result.element
     assert isinstance(element, Scalar)
-    if dot_pairs.takes(op):
-        dot_pairs.lower(ctx, op)
+    if (how := form(ctx, op)) is not None:
+        dot_pairs.lower(ctx, op, how)
         return
     regular = element == F32 and columns % LANES == 0 and len(op.result.shape) == 2
     if regular and rows <= FEW_ROWS and rows * columns // LANES <= FEW_VECTORS:
@@ -82,12 +83,17 @@ def _is_simple(value: Value) -> bool:
 def settle_operands(ctx: Context, loop_op: Op) -> None:
     """Before a loop: operands of its dots that it does not change are computed once."""
     for op in loop_op.walk():
-        if op.name != "tt.dot" or dot_pairs.takes(op):
+        if op.name != "tt.dot":
             continue
-        for operand in op.operands[:2]:
+        how = form(ctx, op)
+        for number, operand in enumerate(op.operands[:2]):
             outside = operand.op is not None and loop_op not in ctx.loops[operand.op]
-            lazy = outside and operand not in ctx.env
-            if lazy and not _lies_right(ctx, operand):
+            if not outside or operand in ctx.env:
+                continue
+            if how is not None:
+                if number == 0:
+                    dot_pairs.settle_left(ctx, op, how)
+            elif not _lies_right(ctx, operand):
                 memory_of(ctx, operand)
 
 

@@ -1,9 +1,9 @@
 """tt.dot of bf16 by bf16 in f32: per 32 k, even and odd k are two chains of FMA; acc += even + odd.
 
-One row keeps sums in named vectors and evaluates the right side where it is used. More rows go
-through ``dot_pairs.h``: the right side is stored in pairs of k, as an AMX tile has it. A right side
-that a loop makes of its counter alone is made one iteration ahead: what was just stored cannot be
-loaded into a tile at once.
+One row, and a few where the right side is loaded as it is, keep sums in named vectors and evaluate
+the right side where it is used. More rows go through ``dot_pairs.h``: the right side is stored in
+pairs of k, as an AMX tile has it. A right side that a loop makes of its counter alone is made one
+iteration ahead: what was just stored cannot be loaded into a tile at once.
 """
 
 from __future__ import annotations
@@ -12,76 +12,89 @@ import contextlib
 
 from . import ahead, bands
 from .context import Context
+from .dot_forms import Form, is_loaded
 from .expr import LANES, Expr, constant
 from .index import Index, flatten, lane_index
 from .integers import binary, uniform_base
 from .ir import BF16, F32, I32, Op, Value
 from .nest import loop, memory_of, nest
 from .operands import accumulator, always, bind_accumulator, in_place
-from .storage import Registers, new_memory
+from .storage import Memory, Registers, new_memory
 
 STEP = 32
 """k values of one step."""
+CHAINS = 16
+"""Chains of sums at a time where rows are few."""
 UNROLLED_PAIRS = 64
 """Rows of pairs that are written out."""
 
 
-def takes(op: Op) -> bool:
-    """Whether a dot has the meaning of this file."""
-    return all(v.element == BF16 for v in op.operands[:2]) and op.result.element == F32
+def lower(ctx: Context, op: Op, how: Form) -> None:
+    rules = {Form.ELEMENTS: _plain, Form.FEW: _few_rows, Form.BANDS: _in_bands, Form.WHOLE: _rows}
+    rules[how](ctx, op)
 
 
-def lower(ctx: Context, op: Op) -> None:
-    a, b, _ = op.operands
-    rows, columns = op.result.shape[-2:]
-    if len(op.result.shape) != 2 or columns % LANES or a.shape[1] < 2:
-        _plain(ctx, op)
-    elif rows == 1:
-        _one_row(ctx, op)
-    else:
-        _rows(ctx, op, b)
+def settle_left(ctx: Context, op: Op, how: Form) -> None:
+    """Before a loop that does not change a product's left side: copied once, if at all."""
+    if how is Form.FEW:
+        memory_of(ctx, op.operands[0])
+    elif how is not Form.ELEMENTS:
+        _left(ctx, op.operands[0])
 
 
-# ---- one row
+# ---- few rows
 
 
-def _one_row(ctx: Context, op: Op) -> None:
+def _few_rows(ctx: Context, op: Op) -> None:
     em = ctx.em
     a, b, c = op.operands
-    depth, columns = b.shape
-    step = min(depth, STEP)
+    rows, (depth, columns) = a.shape[0], b.shape
     left = memory_of(ctx, a)
     sums = [em.lanes(ctx.at(c, index)) for index in nest(em, op.result.shape)]
     per_row = columns // LANES
-    lanes = [lane_index(constant(LANES * j, I32)) for j in range(per_row)]
-    for first in range(0, depth, step):
-        chains = [[em.name("chain") for _ in range(2)] for _ in lanes]
-        for k in range(first, first + step):
-            at = constant(k, I32)
-            x = em.lanes(left.read(em, Index((constant(0, I32), at))))
-            for lane, pair in zip(lanes, chains, strict=True):
-                w, chain = em.lanes(ctx.at(b, Index((at, lane)))), pair[k % 2]
-                new, so_far = ("vf ", "vsplat(0.0f)") if k - first < 2 else ("", chain)
-                em.line(f"{new}{chain} = fma({x}, {w}, {so_far});")
-        for j, (even, odd) in enumerate(chains):
-            total = em.name("acc")
-            em.line(f"const vf {total} = one_step({sums[j]}, {even}, {odd});")
-            sums[j] = total
+    together = max(1, CHAINS // (2 * rows))
+    for start in range(0, per_row, together):
+        numbers = range(start, min(start + together, per_row))
+        for first in range(0, depth, STEP):
+            _one_step(ctx, b, left, sums, first, [(r, j) for j in numbers for r in range(rows)])
     level = em.level
     pieces = [Expr("v", text, F32, level) for text in sums]
     ctx.env[op.result] = Registers(pieces, op.result.shape, level)
 
 
+def _one_step(
+    ctx: Context, b: Value, left: Memory, sums: list[str], first: int, places: list[tuple[int, int]]
+) -> None:
+    """Adds a step from k = `first` on to the sums at places (row, vector of columns)."""
+    em = ctx.em
+    per_row, last = b.shape[1] // LANES, first + min(b.shape[0], STEP)
+    chains = {place: (em.name("chain"), em.name("chain")) for place in places}
+    for name in [name for pair in chains.values() for name in pair]:
+        em.line(f"vf {name} = vsplat(0.0f);")
+    with contextlib.ExitStack() as stack:
+        if is_loaded(b):
+            counts = [stack.enter_context(loop(em, last, 2, first, unroll=4))]
+        else:  # unpacking wants to know which k it is
+            counts = [constant(k, I32) for k in range(first, last, 2)]
+        for even in counts:
+            for number, k in enumerate((even, em.add(even, constant(1, I32)))):
+                for (row, j), pair in chains.items():
+                    x = em.lanes(left.read(em, Index((constant(row, I32), k))))
+                    w = em.lanes(ctx.at(b, Index((k, lane_index(constant(LANES * j, I32))))))
+                    em.line(f"{pair[number]} = fma({x}, {w}, {pair[number]});")
+    for (row, j), (even_sum, odd_sum) in chains.items():
+        total, number = em.name("acc"), row * per_row + j
+        em.line(f"const vf {total} = one_step({sums[number]}, {even_sum}, {odd_sum});")
+        sums[number] = total
+
+
 # ---- more rows
 
 
-def _rows(ctx: Context, op: Op, b: Value) -> None:
+def _rows(ctx: Context, op: Op) -> None:
     em = ctx.em
-    a, _, c = op.operands
+    a, b, c = op.operands
     (rows, depth), columns = a.shape, b.shape[1]
-    if bands.takes(ctx, op):
-        _in_bands(ctx, op)
-        return
     zero = bands.is_zero(c)
     if zero:
         memory = new_memory(em, op.result.shape, F32, em.level)

@@ -129,9 +129,7 @@ def fill(ctx: Context, memory: Memory, value: Value) -> None:
         memory.write(ctx.em, index, ctx.at(value, index))
 
 
-def _fill_bands(
-    ctx: Context, memory: Memory, value: Value, products: list[bands.Banded]
-) -> None:
+def _fill_bands(ctx: Context, memory: Memory, value: Value, products: list[bands.Banded]) -> None:
     em, (rows, columns) = ctx.em, memory.shape
     with loop(em, rows, bands.ROWS) as first:
         for product in products:

@@ -55,10 +55,11 @@ def reference(
     shape: Shape,
     sinks: Array | None = None,
     stored: Callable[[Array], Any] = as_it_is,
+    asked: Callable[[Array], Any] = as_it_is,
 ) -> Array:
-    """`stored` gives what the cache holds of K and V."""
+    """`stored` gives what the cache holds of K and V, `asked` what a product sees of q."""
     q, k, v = request.tensors(shape)
-    q, k, v = (part.astype(np.float64) for part in (q, stored(k), stored(v)))
+    q, k, v = (part.astype(np.float64) for part in (asked(q), stored(k), stored(v)))
     position = np.arange(request.length)
     seen = position[None, :] <= position[:, None]
     if shape.window:
@@ -122,6 +123,7 @@ def attention_call(
         "SOFTCAP": shape.softcap,
         "BLOCK_M": block_m,
         "BLOCK_D": 1 << (shape.dim - 1).bit_length(),
+        "BF16": given.get("rounds", False),
     }
     arguments = {
         **arrays,
@@ -168,6 +170,8 @@ def all_variants(launch: Any, bf16: Callable[[Array], Any]) -> None:
     calls += [attention_call(MIXED, Shape(), rows, convert=to_f16) for rows in (4, 16)]
     calls += [attention_call(MIXED, Shape(), 16, sinks=SINKS)]
     calls += [attention_call(MIXED, Shape(window=20), 4)]
+    for rows in (4, 16, 64):
+        calls += [attention_call(MIXED, Shape(), rows, convert=bf16, rounds=True)]
     launch.prepare(calls)
 
 
@@ -206,6 +210,25 @@ def test_bf16_cache(launch: Launch, bf16: Callable[[Array], Any]) -> None:
     got = attend(launch, MIXED, Shape(), 16, convert=bf16)
     stored = [reference(r, Shape(), stored=lambda x: bf16(x).floats()) for r in MIXED]
     np.testing.assert_allclose(got, np.concatenate(stored), rtol=1e-5, atol=1e-6)
+
+
+def test_products_of_bf16(launch: Launch, bf16: Callable[[Array], Any]) -> None:
+    """q and the softmax's weights are rounded: each weight by up to 2^-9 of it."""
+
+    def rounded(x: Array) -> Any:
+        return bf16(x).floats()
+
+    got = attend(launch, MIXED, Shape(), 16, convert=bf16, rounds=True)
+    wanted = [reference(r, Shape(), stored=rounded, asked=rounded) for r in MIXED]
+    error = got - np.concatenate(wanted)
+    assert np.abs(error).max() < 4e-3
+    unrounded = np.concatenate([reference(r, Shape(), stored=rounded) for r in MIXED])
+    assert np.linalg.norm(got - unrounded) > 1.2 * np.linalg.norm(error), "q is rounded"
+    for block_m in (4, 64):
+        again = attend(launch, MIXED, Shape(), block_m, convert=bf16, rounds=True)
+        assert np.array_equal(again, got)
+    decode = attend(launch, [Request(97, 1, 4)], Shape(), 4, convert=bf16, rounds=True)
+    assert np.array_equal(decode[0], got[-1])
 
 
 def test_f16_cache(launch: Launch) -> None:

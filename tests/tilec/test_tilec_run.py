@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sglk.targets.tilec import isa_supported
+
+ISAS = [name for name in ("x86_64_v4", "x86_64_v3") if isa_supported(name)]
 
 
 @pytest.fixture
@@ -72,6 +75,25 @@ def test_reductions_of_tiles(
     np.testing.assert_array_equal(best, x.max(0))
     np.testing.assert_array_equal(where, x.argmax(1))
     assert total[0] == x.sum()
+
+
+@pytest.mark.parametrize(("m", "n"), [(16, 16), (32, 64), (64, 32), (16, 256)])
+@pytest.mark.parametrize("isa", [*ISAS, "generic"])
+def test_rows_of_a_tile_are_summed_in_the_order_of_one_row(
+    launcher_for: Any, kernels: ModuleType, rng: np.random.Generator, m: int, n: int, isa: str
+) -> None:
+    """Sixteen at once, each in a lane of its own."""
+    launch = launcher_for(isa)
+    x = rng.standard_normal((m, n)).astype(np.float32)
+    together, alone = np.zeros(m, np.float32), np.zeros(m, np.float32)
+    launch(
+        kernels.tile_reductions, (1,), {"M": m, "N": n},
+        x=x, rows_sum=together, columns_max=np.zeros(n, np.float32),
+        where=np.zeros(m, np.int32), total=np.zeros(1, np.float32),
+    )  # fmt: skip
+    launch(kernels.row_sums, (m,), {"N": n}, x=x, y=alone)
+    np.testing.assert_array_equal(together, alone)
+    assert not np.array_equal(together, x.astype(np.float64).sum(1).astype(np.float32))
 
 
 @pytest.mark.parametrize("n", [16, 128])
