@@ -14,8 +14,8 @@ GROUP = 3 a tile holds 21 1/3 queries. Decode: BLOCK_M = next power of two of GR
 owns the tiles from query_start[s] * GROUP // BLOCK_M + s on: enough for its rows, disjoint from its
 neighbours', found by binary search; the few left over end at once.
 Options: WINDOW (0: none) keys with key <= query - WINDOW are masked; SOFTCAP (0.0: none)
-cap * tanh(score / cap). BF16: q, keys, values and the softmax's weights are rounded to bf16, as
-`PagedAttention.products` says; a sum over 32 is then that of tilec's products of bf16.
+cap * tanh(score / cap). BF16: q and the softmax's weights are rounded to bf16, as
+`PagedAttention.products` says, keys and values where the cache is of another type.
 Limits: BLOCK_M, PAGE powers of two; BLOCK_D = next power of two of D; S < 2^16. Rows of padding
 (beyond query_start[S]) and of empty sequences are not written.
 Numerics: online softmax, one page per step, pages counted from the sequence's start. For a row, a

@@ -74,10 +74,13 @@ class Slot:
         held = ctx.env.get(source)
         if held is None and _updates_itself(ctx, self.value, source):
             return lambda: fill(ctx, memory, source)
-        if isinstance(held, Memory) and ctx.buffers.get(source) == memory.pointer:
+        owner = ctx.buffers.get(source)
+        if isinstance(held, Memory) and owner == memory.pointer:
             return lambda: None
         if not isinstance(held, Memory):
             held = memory_of(ctx, source)
+        elif owner:  # another carried tensor's array, which may change first
+            held = _snapshot(ctx, held)
         whole = held
 
         def commit() -> None:
@@ -103,6 +106,13 @@ class Slot:
         self.ctx.env[value] = self.storage(self.ctx.em.level)
         if self.memory is not None:
             self.ctx.buffers[value] = self.memory.pointer
+
+
+def _snapshot(ctx: Context, memory: Memory) -> Memory:
+    kept = new_memory(ctx.em, memory.shape, memory.element, ctx.em.level)
+    for index in nest(ctx.em, memory.shape):
+        kept.write(ctx.em, index, memory.read(ctx.em, index))
+    return kept
 
 
 def _updates_itself(ctx: Context, carried: Value, source: Value) -> bool:
@@ -159,9 +169,9 @@ def _copied(em: Emitter, e: Expr) -> Expr:
 
 
 def assign(ctx: Context, slots: list[Slot], sources: list[Value]) -> None:
-    """Parallel assignment."""
-    commits = [slot.stage(source) for slot, source in zip(slots, sources, strict=True)]
-    for commit in commits:
+    """Parallel assignment. Arrays go first: what fills them may name scalars and vectors."""
+    commits = [(slot, slot.stage(source)) for slot, source in zip(slots, sources, strict=True)]
+    for _, commit in sorted(commits, key=lambda each: each[0].memory is None):
         commit()
 
 

@@ -50,8 +50,10 @@ def _few_rows(ctx: Context, op: Op) -> None:
     a, b, c = op.operands
     rows, (depth, columns) = a.shape[0], b.shape
     left = memory_of(ctx, a)
-    sums = [em.lanes(ctx.at(c, index)) for index in nest(em, op.result.shape)]
     per_row = columns // LANES
+    sums = [
+        em.lanes(ctx.at(c, index)) for index in nest(em, op.result.shape, unrolled=rows * per_row)
+    ]
     together = max(1, CHAINS // (2 * rows))
     for start in range(0, per_row, together):
         numbers = range(start, min(start + together, per_row))

@@ -152,7 +152,8 @@ def _halved(
         made = []
         for a, b in zip(left, right, strict=True):
             text = f"halves<{half}, {is_odd}>({a.text}, {b.text})"
-            made.append(em.vector(text, a.type, max(a.level, b.level), ext=a.ext))
+            ext = a.ext if a.ext == b.ext else ""
+            made.append(em.vector(text, a.type, max(a.level, b.level), ext=ext))
         sides.append(made)
     return [pin(em, e, "registers") for e in combine(em, region, *sides)]
 

@@ -66,3 +66,27 @@ def test_other_tiles(
     grid = (-(-M // rows), N // columns)
     launcher_for(isa)(kernels.matmul_bf16, grid, tile, a=a, b=b, c=c, M=M)
     np.testing.assert_array_equal(c, two_chains(a, b, min(depth, 32)))
+
+
+@pytest.mark.parametrize("rows", [4, 16, 32])
+def test_sums_meet_what_was_carried_to_this_step(
+    launcher_for: Any, kernels: ModuleType, rows: int
+) -> None:
+    """Pointers, a factor and the sums before move on in the same loop, whatever comes first."""
+    a, b = problem()
+    a, steps = a[:rows], K // 32
+    y, z = np.zeros((2, rows, N), np.float32)
+    tile = {"M": rows, "N": N, "K": K, "BK": 32}
+    launcher_for(ISAS[0])(kernels.scaled_products, (1,), tile, a=a, b=b, y=y, z=z, steps=steps)
+    first, second = (two_chains(a[:, at : at + 32], b[at : at + 32], 32) for at in (0, 32))
+    np.testing.assert_array_equal(z, first)
+    np.testing.assert_array_equal(y, first + second * 2)
+
+
+def test_one_row_of_many_columns(launcher_for: Any, kernels: ModuleType) -> None:
+    rng = np.random.default_rng(5)
+    a, b = (bits(rng.standard_normal(s).astype(np.float32)) for s in ((1, 64), (64, 1024)))
+    c = np.full((1, 1024), np.nan, np.float32)
+    tile = {"N": 1024, "K": 64, "BM": 1, "BK": 32, "BN": 512, "ALONE": False}
+    launcher_for(ISAS[0])(kernels.matmul_bf16, (1, 2), tile, a=a, b=b, c=c, M=1)
+    np.testing.assert_array_equal(c, two_chains(a, b, 32))

@@ -215,3 +215,15 @@ def test_random_numbers_are_uniform(launch: Any, kernels: ModuleType) -> None:
     launch(kernels.philox, (1,), {"N": 1024}, y=y, seed=5)
     assert y.min() >= 0 and y.max() < 1 and abs(y.mean() - 0.5) < 0.05
     assert len(np.unique(y)) > 1000
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4, 5])
+def test_carried_tiles_change_places(
+    launch: Any, kernels: ModuleType, rng: np.random.Generator, steps: int
+) -> None:
+    x = rng.standard_normal((32, 64)).astype(np.float32)
+    y, z = np.zeros((2, 32, 64), np.float32)
+    launch(kernels.swapped, (1,), {"M": 32, "N": 64}, x=x, y=y, z=z, steps=steps)
+    one, other = (x, 2 * x) if steps % 2 == 0 else (2 * x, x)
+    np.testing.assert_array_equal(y, one)
+    np.testing.assert_array_equal(z, other)

@@ -105,6 +105,40 @@ def matmul_bf16(
 
 
 @triton.jit
+def scaled_products(
+    a, b, y, z, steps, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, BK: tl.constexpr
+):
+    """y = sum of (a_k @ b_k) 2^k over steps, z = y before the last; all that moves is carried."""
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, BK)
+    scale = 1.0
+    acc = tl.zeros((M, N), tl.float32)
+    before = tl.zeros((M, N), tl.float32)
+    for _ in range(steps):
+        x = tl.load(a + m[:, None] * K + k[None, :])
+        w = tl.load(b + k[:, None] * N + n[None, :])
+        a += BK
+        b += BK * N
+        before = acc
+        acc = acc + tl.dot(x, w) * scale
+        scale = scale * 2.0
+    at = m[:, None] * N + n[None, :]
+    tl.store(y + at, acc)
+    tl.store(z + at, before)
+
+
+@triton.jit
+def swapped(x, y, z, steps, M: tl.constexpr, N: tl.constexpr):
+    """Two carried tiles that change places."""
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    one = tl.load(x + at)
+    other = one * 2.0
+    for _ in range(steps):
+        one, other = other, one
+    tl.store(y + at, one)
+    tl.store(z + at, other)
+
+
+@triton.jit
 def matmul_transposed(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
     m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
     x = tl.load(a + m[:, None] * K + k[None, :])
