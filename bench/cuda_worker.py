@@ -136,8 +136,11 @@ def main() -> int:
     cells = {cell.name: cell for cell in all_cells()}
     for line in sys.stdin:
         cell = cells[line.strip()]
-        with on_quietest() if cell.needs_steps else contextlib.nullcontext():
-            say({"cell": cell.name, "value": cell.measure(serve, rng, vocab)})
+        values = []
+        for _ in range(cell.runs):
+            with on_quietest() if cell.needs_steps else contextlib.nullcontext():
+                values.append(cell.measure(serve, rng, vocab))
+        say({"cell": cell.name, "value": min(values)})
     return 0
 
 
