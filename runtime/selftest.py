@@ -52,10 +52,6 @@ def run_selftest(
     They run on ``executable`` (and write to its first pages) if one is given that is large enough,
     else on one of their own.
     """
-    if "selftest.json" not in artifact.names:
-        raise ArtifactError(
-            f"{artifact.path}: has no self-test vectors (compile it again with them)"
-        )
     record = _record(artifact)
     entry = artifact.entries[0]
     run = _run_step if entry == "step" else _run_forward
@@ -84,8 +80,17 @@ def run_selftest(
             executable.close()
 
 
+def stated_tolerance(artifact: Artifact) -> float:
+    """What the compiler allows the logits of this artifact to be off, relative L2."""
+    return float(_record(artifact)["tolerance"])
+
+
 def _record(artifact: Artifact) -> dict[str, Any]:
     """The vectors, as this version writes them."""
+    if "selftest.json" not in artifact.names:
+        raise ArtifactError(
+            f"{artifact.path}: has no self-test vectors (compile it again with them)"
+        )
     where = f"{artifact.path}: selftest.json"
     found = load_json(where, artifact.read("selftest.json"))
     record = as_record(where, found, ("num_pages", "tolerance", "cases"), None)
