@@ -25,7 +25,7 @@ MakeRows = Callable[[Expr, str], None]
 
 @dataclasses.dataclass
 class Banded:
-    """Storage of such a product: its elements can be read inside of `rows_of` alone."""
+    """Storage of such a product: its elements can be read between `start` and `end` alone."""
 
     shape: tuple[int, ...]
     make: MakeRows
