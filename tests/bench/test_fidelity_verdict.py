@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from sglk.bench import fidelity
 
 
 def line(error: float, broken: int = 0) -> fidelity.Line:
-    given = {field.name: 0 for field in dataclasses.fields(fidelity.Line)}
+    given: dict[str, Any] = {field.name: 0 for field in dataclasses.fields(fidelity.Line)}
     return fidelity.Line(**{**given, "error": error, "broken": broken, "positions": 64})
 
 
