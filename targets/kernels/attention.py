@@ -45,6 +45,12 @@ def find_sequence(query_start, tile, seqs, GROUP: tl.constexpr, BLOCK_M: tl.cons
 
 
 @triton.jit
+def product(a, b, acc, TYPE: tl.constexpr):
+    """acc + a @ b, both sides as TYPE."""
+    return tl.dot(a.to(TYPE), b.to(TYPE), acc, input_precision="ieee")
+
+
+@triton.jit
 def score_page(
     qs, k, key, position, scale,
     D: tl.constexpr, PAGE: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -58,10 +64,7 @@ def score_page(
     else:
         ks = tl.load(pointers, mask=d[:, None] < D, other=0.0)
     zero = tl.zeros((qs.shape[0], PAGE), tl.float32)
-    if BF16:
-        score = tl.dot(qs, ks.to(tl.bfloat16), zero) * scale
-    else:
-        score = tl.dot(qs, ks.to(tl.float32), zero, input_precision="ieee") * scale
+    score = product(qs, ks, zero, tl.bfloat16 if BF16 else tl.float32) * scale
     if SOFTCAP > 0.0:
         score = SOFTCAP * tanh(score / SOFTCAP)
     seen = key[None, :] <= position[:, None]
@@ -80,16 +83,6 @@ def load_values(v, key, length, D: tl.constexpr, PAGE: tl.constexpr, BLOCK_D: tl
     else:
         vs = tl.load(pointers, mask=(key[:, None] < length) & (d[None, :] < D), other=0.0)
     return vs
-
-
-@triton.jit
-def add_values(acc, weight, vs, BF16: tl.constexpr):
-    """acc + weight @ V of one page."""
-    if BF16:
-        acc = tl.dot(weight.to(tl.bfloat16), vs.to(tl.bfloat16), acc)
-    else:
-        acc = tl.dot(weight, vs.to(tl.float32), acc, input_precision="ieee")
-    return acc
 
 
 @triton.jit
@@ -148,6 +141,8 @@ def paged_attention(
             shrink = tl.exp(best - new_best)
             total = total * shrink + tl.sum(weight, 1)
             vs = load_values(v_cache + cell, key, length, D, PAGE, BLOCK_D)
-            acc = add_values(acc * shrink[:, None], weight, vs, BF16)
+            acc = product(
+                weight, vs, acc * shrink[:, None], tl.bfloat16 if BF16 else tl.float32
+            )  # fmt: skip
             best = new_best
         tl.store(y + base + at, acc / total[:, None], mask=inside)

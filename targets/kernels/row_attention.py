@@ -26,16 +26,7 @@ import triton
 import triton.language as tl
 
 from .activation import tanh
-from .attention import NEVER, find_sequence
-
-
-@triton.jit
-def product(a, b, acc, HALF: tl.constexpr):
-    if HALF:
-        acc = tl.dot(a.to(tl.float16), b.to(tl.float16), acc)
-    else:
-        acc = tl.dot(a, b.to(tl.float32), acc, input_precision="ieee")
-    return acc
+from .attention import NEVER, find_sequence, product
 
 
 @triton.jit
@@ -64,7 +55,7 @@ def attend(
         cell = ((page * KV_HEADS + head) * PAGE + block * BLOCK_N % PAGE) * D
         at = n[:, None] * D + d[None, :]
         ks = whole_columns(tl.load(k_cache + cell + at), D, BLOCK_D)
-        score = product(qs, tl.trans(ks), zero, HALF) * scale
+        score = product(qs, tl.trans(ks), zero, tl.float16 if HALF else tl.float32) * scale
         if SOFTCAP > 0.0:
             score = SOFTCAP * tanh(score / SOFTCAP)
         seen = key[None, :] <= position[:, None]
@@ -78,7 +69,7 @@ def attend(
         # beyond the sequence a page may hold anything, NaN included
         vs = tl.load(v_cache + cell + at).to(tl.float32)
         vs = tl.where(key[:, None] < length, vs, 0.0)
-        acc = product(weight, vs, acc * shrink[:, None], HALF)
+        acc = product(weight, vs, acc * shrink[:, None], tl.float16 if HALF else tl.float32)
         best = new_best
     return acc / total[:, None]
 
