@@ -42,6 +42,7 @@ WARM = "warm: "
 WARM_S, WARM_PROMPT = 1.0, 8192
 """How long a chip works on prompts of how many tokens, until it is warm."""
 HOST_RUNS = 3
+"""`Cell.runs` of the host's time."""
 NEW = 128
 """Tokens of an answer where decoding is measured."""
 SHORT = 128
@@ -119,7 +120,7 @@ def host_time(concurrency: int) -> Cell:
     """What the host does for a step in which so many requests decode; the median.
 
     The least of a few runs, each on the processor that others disturb least just then
-    (`processors.py`): beside a busy neighbour all of it takes three to five times as long.
+    (`processors.py`): on shared machines all of it takes several times as long at times.
     """
 
     def measure(serve: Serve, rng: random.Random, vocab: int) -> float:

@@ -51,16 +51,13 @@ def lower_reduce(ctx: Context, op: Op) -> None:
     along_lanes = axis == len(shape) - 1 and shape[axis] % LANES == 0
     outputs = [_Output(ctx.em, result, rows, along_lanes) for result in op.results]
     if along_lanes and _may_take_sixteen(ctx, op, rows, shape[axis]):
-        for row, lanes in _sixteen_rows(ctx, op, rows, axis):
-            for output, expr in zip(outputs, lanes, strict=True):
-                output.put(row, expr)
-        for output in outputs:
-            ctx.env[output.value] = output.storage()
-        return
-    element_rows = element_nest(ctx.em, rows) if along_lanes else nest(ctx.em, rows)
-    for row in element_rows:
-        reducer = _lanes_row if along_lanes else _column
-        for output, expr in zip(outputs, reducer(ctx, op, row, axis), strict=True):
+        reduced = _sixteen_rows(ctx, op, rows, axis)
+    elif along_lanes:
+        reduced = ((row, _lanes_row(ctx, op, row, axis)) for row in element_nest(ctx.em, rows))
+    else:
+        reduced = ((row, _column(ctx, op, row, axis)) for row in nest(ctx.em, rows))
+    for row, values in reduced:
+        for output, expr in zip(outputs, values, strict=True):
             output.put(row, expr)
     for output in outputs:
         ctx.env[output.value] = output.storage()
